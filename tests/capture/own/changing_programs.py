@@ -1,0 +1,459 @@
+"""Random programs that read a small world, and random changes of that world between calls: own front end against eager.
+
+``python -m tests.capture.own.changing_programs FIRST COUNT`` prints what differs.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from lamina.capture.own.callable import interpreted_callable
+from lamina.capture.own.reuse.versions import Versions
+from lamina.record import Record
+
+__all__ = ["Outcome", "difference"]
+
+WORLD = """
+import torch
+from torch import nn
+NUMBER = 2
+REAL = 0.5
+TEXT = "aa"
+LIST = [1, 2.0, 3]
+OTHER_LIST = [1]
+DICT = {"a": 1, "b": 2.0}
+OTHER_DICT = {"n": 0}
+NESTED = {"w": [1, [2, 3]], "t": (1, 2)}
+TENSOR = torch.arange(4.0)
+COUNT = 0
+def helper(x, k=2, *, j=1): return x * k + j
+def replacement(x, k=3, *, j=2): return x - k * j
+def keeper(value):
+    def kept(x):
+        return x * value
+    def keep(new):
+        nonlocal value
+        value = new
+    return kept, keep
+kept, keep = keeper(3)
+def counter():
+    n = 0
+    def count(x):
+        nonlocal n
+        n += 1
+        return x + n % 2
+    return count
+counting = counter()
+class Base:
+    k = 2
+    def method(self, x): return x + self.k
+    @property
+    def prop(self): return self.v * 2
+    @staticmethod
+    def static(x): return x - 1
+    @classmethod
+    def of_class(cls, x): return x * cls.k
+class Thing(Base):
+    def __init__(self, v): self.v, self.n, self.items = v, 0, [1, 2]
+    def __call__(self, x): return x * self.v
+    def __len__(self): return 3
+    def __bool__(self): return self.v > 1
+    def __getitem__(self, key): return self.items[key]
+    def __iter__(self): return iter(self.items)
+class Cousin(Base):
+    def method(self, x): return x * 5
+    def __call__(self, x): return x - self.v
+class Slotted:
+    __slots__ = ("s",)
+class Dynamic:
+    def __getattr__(self, name):
+        if name.startswith("z"): return self.base + 1
+        raise AttributeError(name)
+thing, other, same = Thing(2), Thing(3), None
+slotted = Slotted(); slotted.s = 2
+dynamic = Dynamic(); dynamic.base = 1
+class Net(nn.Module):
+    scale = 2
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Tanh())
+        self.n, self.flag, self.extra = 0, True, {"k": 1}
+        self.register_buffer("held", torch.ones(4))
+    def forward(self, x):
+        x = self.b(self.a(x)) * self.scale
+        if self.training: x = x + 1
+        return x + self.held if self.held is not None else x
+net = Net().eval()
+"""
+
+READS = """
+x = x * NUMBER
+x = x + REAL
+x = x * len(TEXT)
+x = x * LIST[1]
+x = x * LIST[-1]
+x = x * len(LIST)
+for v in LIST: x = x + v
+x = x + sum([v * 2 for v in LIST])
+x = x * DICT["a"]
+x = x * DICT.get("q", 3)
+for k, v in DICT.items(): x = x * 2 + v
+for v in DICT.values(): x = x * 2 - v
+x = x + 1 if "q" in DICT else x * 3
+x = x * NESTED["w"][1][0]
+x = x * NESTED["t"][1]
+x = x + TENSOR
+x = x + TENSOR.sum()
+x = helper(x)
+x = helper(x, 4)
+x = helper(x, j=NUMBER)
+x = kept(x)
+x = x * thing.k
+x = x * Thing.k
+x = thing.method(x)
+x = x + thing.prop
+x = thing(x)
+x = Thing.static(x)
+x = Thing.of_class(x)
+x = x * getattr(thing, "late", 2)
+x = x * 2 if hasattr(thing, "late") else x * 7
+x = x + thing[0]
+for v in thing: x = x + v
+x = x * 2 if thing else x - 1
+x = x * 2 if thing is other else x * 3
+x = x * 2 if thing is same else x + 3
+x = x * 2 if LIST is OTHER_LIST else x + 3
+x = x * 2 if isinstance(thing, Thing) else x - 5
+x = x * slotted.s
+x = x * dynamic.zero
+x = net(x)
+x = net.a(x)
+x = x * net.scale
+x = x + net.extra["k"]
+x = x + 2 if net.flag else x
+x = x @ net.a.weight
+x = x * a
+x = torch.full_like(x, a) + x
+x = x * d["k"]
+for k in d: x = x + d[k]
+for v in l: x = x * 2 + v
+x = x + len(l)
+x = x * x.shape[0]
+x = x * 2 if x.requires_grad else x * 3
+x = x.relu() if torch.is_grad_enabled() else x.sin()
+x = x.to(torch.get_default_dtype())
+x = x + torch.ones(4)
+x, y = x * 2, x + 1
+x = x + y
+x = x * 2 if y is x else x + 1
+with torch.no_grad(): x = x + x.cos()
+try: x = x * DICT["missing"]
+except KeyError: x = x - 2
+try: x = x * thing.missing
+except AttributeError: x = x - 3
+x = (lambda t: t * REAL)(x)
+x = [t + NUMBER for t in (x, y)][0]
+x = x + TENSOR if TENSOR is y else x - TENSOR
+x = helper(*(x, NUMBER), **{"j": 3})
+x = helper(x, *LIST[:1])
+x = x + max(NUMBER, 3)
+x = torch.where(x > REAL, x, x * 2)
+x = x.sum(0, keepdim=True) + x
+x = torch.nn.functional.gelu(x)
+x = torch.cat([x, x + 1])[:4]
+x = x + bag[0]
+""".strip().splitlines()
+
+WRITES = """
+thing.n += 1
+thing.last = x
+x = x + thing.n % 2
+OTHER_LIST.append(NUMBER)
+OTHER_DICT["n"] = NUMBER
+OTHER_DICT["x"] = x
+LIST[0] = NUMBER
+DICT["b"] = REAL
+DICT["q"] = 4
+thing.k = NUMBER
+thing.items = [NUMBER, 2]
+global COUNT; COUNT = COUNT + 1
+x = x * (COUNT % 2 + 1)
+net.n += 1
+l.append(1)
+d["new"] = a
+d["k"] = a
+x = counting(x)
+thing.late = 3
+net.extra["k"] = NUMBER
+thing.held = (x, [y], {"z": NUMBER})
+x = x * 2 if OTHER_LIST[-1] == 2 else x + 2
+if x.sum().item() > 0: x = x - 1
+noted.append(NUMBER)
+bag = [x, y]; bag.append(x); thing.bag = bag
+""".strip().splitlines()
+
+RESULTS = ("x", "(x, y)", "[x, a]", "{'x': x, 'n': NUMBER}", "(x, thing)", "(x, l, d)", "y if thing else x", "(thing.prop, x)")
+
+CHANGES = """
+w.NUMBER = r.choice((2, 3, True, 2.0, 1))
+w.REAL = r.choice((0.5, 0.0, -0.0, float("nan"), 1))
+w.TEXT = r.choice(("aa", "bbb"))
+w.LIST.append(r.choice((1, 2)))
+w.LIST.pop() if len(w.LIST) > 2 else None
+w.LIST[1] = r.choice((2, 2.0, 5, True))
+w.LIST.reverse()
+w.LIST = list(w.LIST)
+w.LIST = w.OTHER_LIST
+w.OTHER_LIST = w.LIST
+w.DICT["q"] = r.choice((1, 4))
+w.DICT.pop("q", None)
+w.DICT["a"] = r.choice((1, 7, 1.0, True))
+w.DICT.update(b=w.DICT.pop("b"))
+w.DICT = dict(reversed(w.DICT.items()))
+w.DICT["missing"] = 2
+w.DICT = w.OTHER_DICT = {"a": 1, "b": 2, "n": 0}
+w.NESTED["w"][1][0] = r.choice((2, 9))
+w.NESTED["w"] = [1, [r.choice((2, 4)), 3]]
+w.NESTED["t"] = (1, r.choice((2, 3)))
+w.TENSOR = w.torch.arange(4.0) * 2
+w.TENSOR.mul_(2)
+w.TENSOR = w.TENSOR.double()
+w.TENSOR = w.torch.ones(1)
+w.TENSOR.requires_grad_(not w.TENSOR.requires_grad) if w.TENSOR.is_leaf else None
+w.TENSOR = w.torch.arange(8.0)[::2]
+w.helper.__defaults__ = (r.choice((2, 5)),)
+w.helper.__kwdefaults__["j"] = r.choice((1, 6))
+w.helper.__kwdefaults__ = {"j": 3}
+w.helper.__code__ = w.replacement.__code__
+w.helper = w.replacement
+w.keep(r.choice((3, 3.0, 8)))
+w.Base.k = r.choice((2, 5))
+w.Thing.k = r.choice((2, 6))
+w.Thing.__dict__.get("k") and delattr(w.Thing, "k")
+w.thing.__dict__.pop("k", None)
+w.thing.k = r.choice((2, 9))
+w.thing.v = r.choice((2, 0, 2.0))
+w.thing.items.append(4)
+w.thing.items[0] = r.choice((1, 8))
+w.thing.items = [r.choice((1, 3))]
+w.thing.late = 4
+w.Thing.late = 5
+w.thing.__dict__.pop("late", None)
+w.thing.missing = 2
+w.Base.method = lambda self, x: x * 9
+w.Thing.method = lambda self, x: x - 9
+w.thing.method = lambda x: x * 8
+w.Base.prop = property(lambda self: 4)
+w.Thing.__call__ = lambda self, x: x * 11
+w.Thing.__bool__ = lambda self: False
+w.Thing.__iter__ = lambda self: iter([5])
+w.Base.static = staticmethod(lambda x: x * 3)
+w.thing.__class__ = w.Cousin
+w.thing.__dict__ = dict(w.thing.__dict__, v=6)
+w.thing = w.Thing(r.choice((2, 1)))
+w.thing = w.other
+w.same = w.thing
+w.same = w.other
+w.other = w.Thing(3)
+w.slotted.s = r.choice((2, 4))
+w.dynamic.base = r.choice((1, 5))
+w.dynamic.zero = 6
+w.Dynamic.zero = 7
+w.net.train(r.choice((True, False)))
+w.net.scale = r.choice((2, 3))
+w.Net.scale = r.choice((2, 4))
+w.net.extra["k"] = r.choice((1, 5))
+w.net.extra = {"k": 2}
+w.net.flag = not w.net.flag
+w.net.held = None
+w.net.held = w.torch.zeros(4)
+w.net.held = w.torch.ones(1)
+w.net.a = w.nn.Linear(4, 4)
+w.net.a.weight = w.nn.Parameter(w.torch.eye(4))
+w.net.a.weight.data = w.torch.eye(4) * 2
+w.net.a.bias = None
+w.net.a.weight.requires_grad_(False)
+w.net.b[0] = w.nn.Sigmoid()
+w.net.b.append(w.nn.ReLU())
+w.net.b = w.nn.Sequential(w.net.b[1], w.net.b[0])
+w.net.a.register_forward_hook(lambda m, i, o: o * 3)
+w.net.register_forward_pre_hook(lambda m, i: (i[0] + 1,))
+w.net.b.forward = lambda x: x * 4
+w.Net.forward = lambda self, x: x * 2
+w.COUNT += r.choice((0, 1))
+""".strip().splitlines()
+
+ARGUMENTS = (
+    "torch.arange(4.0)",
+    "torch.arange(4.0)",
+    "torch.arange(4.0)",
+    "torch.arange(4.0) - 2",
+    "torch.arange(4.0, dtype=torch.float64)",
+    "torch.arange(4.0).requires_grad_()",
+    "torch.arange(8.0)[::2]",
+    "torch.arange(8.0)[4:]",
+    "w.TENSOR",
+    "w.torch.nn.Parameter(torch.arange(4.0))",
+)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was compared: ``told`` says what differs, ``calls`` were made, ``reused`` of them without interpretation."""
+
+    told: str = ""
+    calls: int = 0
+    reused: int = 0
+    text: str = field(default="", repr=False)
+
+
+def _program(r: random.Random) -> str:
+    lines = ["x = x + 1", "y = x * 2", "bag = [x]"]
+    for _ in range(r.randint(1, 7)):
+        line = r.choice(WRITES) if r.random() < 0.2 else r.choice(READS)
+        if line.startswith("try:") or line.startswith("except"):
+            continue
+        lines.append(line)
+    if r.random() < 0.2:
+        lines += READS[_at("try: x = x * D") :][:2] if r.random() < 0.5 else READS[_at("try: x = x * t") :][:2]
+    body = [line.removeprefix("global COUNT; ") for line in lines]
+    if any("COUNT = " in line for line in body):
+        body.insert(0, "global COUNT")
+    return "def program(x, a, d, l):\n" + "".join(f"    {line}\n" for line in body) + f"    return {r.choice(RESULTS)}\n"
+
+
+def _at(text: str) -> int:
+    return next(place for place, line in enumerate(READS) if line.startswith(text))
+
+
+def _world(text: str) -> SimpleNamespace:
+    space: dict[str, Any] = {"noted": [], "__name__": "world"}
+    exec(WORLD, space)
+    exec(compile(text, "<changing program>", "exec"), space)
+
+    class World(SimpleNamespace):
+        """The world's names, which are those of the program's globals."""
+
+        def __getattribute__(self, name: str) -> Any:
+            return space[name]
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            space[name] = value
+
+    return World()
+
+
+def _steps(r: random.Random) -> list[tuple[list[str], str, str, str, bool]]:
+    found = []
+    argument = r.choice(ARGUMENTS[:6])
+    others = "2", "{'k': 2, 'm': 1}", "[1, 2]"
+    for _ in range(r.randint(3, 7)):
+        changes = [r.choice(CHANGES) for _ in range(r.choice((0, 0, 1, 1, 1, 2)))]
+        if r.random() < 0.25:
+            argument = r.choice(ARGUMENTS)
+        if r.random() < 0.25:
+            others = (
+                r.choice(("2", "2.0", "True", "3", "-0.0", "0.0")),
+                r.choice(("{'k': 2, 'm': 1}", "{'m': 1, 'k': 2}", "{'k': True}", "w.DICT | {'k': 3}")),
+                r.choice(("[1, 2]", "[1]", "[2, 1]", "w.LIST", "w.OTHER_LIST")),
+            )
+        given = f"({argument}, {', '.join(others)})"
+        for again in range(r.choice((1, 2, 3))):
+            found.append(([] if again else changes, given, "", "", r.random() < 0.9))
+    return found
+
+
+def _shown(value: Any, depth: int = 0) -> Any:
+    """What two runs are compared by."""
+    if isinstance(value, torch.Tensor):
+        bits = value.detach().to(torch.float64)
+        return ("tensor", type(value).__name__, str(value.dtype), tuple(value.shape), value.requires_grad, repr(bits.tolist()))
+    if depth > 4:
+        return "deep"
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, [_shown(part, depth + 1) for part in value]
+    if isinstance(value, dict):
+        return "dict", [(str(key), _shown(part, depth + 1)) for key, part in value.items()]
+    if type(value).__name__ in ("Thing", "Cousin"):
+        return type(value).__name__, _shown(vars(value), depth + 1)
+    return type(value).__name__, repr(value) if isinstance(value, (int, float, str, bool, type(None))) else ""
+
+
+_STATE = ("COUNT", "LIST", "OTHER_LIST", "DICT", "OTHER_DICT", "thing", "other", "noted", "TENSOR")
+
+
+def _run(text: str, steps: Any, seed: int, wrap: Callable[[Any], Any]) -> list[Any]:
+    w, r, found = _world(text), random.Random(seed), []
+    call = wrap(w.program)
+    for changes, given, _, _, grad in steps:
+        for change in changes:
+            try:
+                exec(change, {"w": w, "r": r})
+            except Exception as error:
+                found.append(("change", type(error).__name__))
+        args = eval(given, {"w": w, "torch": torch})
+        try:
+            with torch.set_grad_enabled(grad):
+                result: Any = call(*args)
+            found.append(_shown(result))
+            alias = [w.thing is part for part in result] if isinstance(result, tuple) else result is args[0]
+            found.append(alias)
+        except Exception as error:
+            found.append((type(error).__name__, str(error)[:80]))
+        found.append([_shown(getattr(w, name)) for name in _STATE] + [_shown(args), w.net.n, _shown(w.net.extra)])
+    return found
+
+
+def difference(seed: int) -> Outcome:
+    """Run the program and the changes of ``seed`` by eager and by the own front end."""
+    r = random.Random(seed)
+    text, steps = _program(r), _steps(r)
+    outcome = Outcome(calls=len(steps), text=text)
+    before = Versions.run
+
+    def counted(self: Versions, args: Any, kwargs: Any) -> Any:
+        uses = self.uses
+        found = before(self, args, kwargs)
+        outcome.reused += self.uses - uses
+        return found
+
+    wanted = _run(text, steps, seed, lambda program: program)
+    Versions.run = counted  # type: ignore[method-assign]
+    try:
+        got = _run(text, steps, seed, _compiled)
+    finally:
+        Versions.run = before  # type: ignore[method-assign]
+    for place, (one, other) in enumerate(zip(wanted, got, strict=False)):
+        if one != other:
+            outcome.told = f"entry {place}: {one!r:.300} by eager, {other!r:.300}"
+            break
+    return outcome
+
+
+def _compiled(program: Any) -> Any:
+    return interpreted_callable(program, backend_callable=lambda gm, fakes: gm.forward, record=Record())
+
+
+def main() -> None:
+    """Compare as many as are asked for."""
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    calls = reused = wrong = 0
+    for seed in range(first, first + count):
+        outcome = difference(seed)
+        calls, reused = calls + outcome.calls, reused + outcome.reused
+        if outcome.told:
+            wrong += 1
+            print(seed, outcome.told, outcome.text, sep="\n")
+    print(f"{count} programs, {wrong} differ; {reused} of {calls} calls were not interpreted")
+
+
+if __name__ == "__main__":
+    main()
