@@ -88,7 +88,7 @@ class Net(nn.Module):
         self.n, self.flag, self.extra = 0, True, {"k": 1}
         self.register_buffer("held", torch.ones(4))
     def forward(self, x):
-        x = self.b(self.a(x)) * self.scale
+        x = self.b(self.a(x.float())) * self.scale
         if self.training: x = x + 1
         return x + self.held if self.held is not None else x
 net = Net().eval()
@@ -135,11 +135,11 @@ x = x * 2 if isinstance(thing, Thing) else x - 5
 x = x * slotted.s
 x = x * dynamic.zero
 x = net(x)
-x = net.a(x)
+x = net.a(x.float())
 x = x * net.scale
 x = x + net.extra["k"]
 x = x + 2 if net.flag else x
-x = x @ net.a.weight
+x = x.float() @ net.a.weight
 x = x * a
 x = torch.full_like(x, a) + x
 x = x * d["k"]
