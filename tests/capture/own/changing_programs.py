@@ -351,12 +351,18 @@ def _world(text: str) -> SimpleNamespace:
     return World()
 
 
-def _steps(r: random.Random) -> list[tuple[list[str], str, str, str, bool]]:
+def _concerned(text: str) -> list[str]:
+    """The changes of what a program names."""
+    return [change for change in CHANGES if change.removeprefix("w.").partition(".")[0].split()[0].split("[")[0] in text]
+
+
+def _steps(r: random.Random, text: str) -> list[tuple[list[str], str, bool]]:
     found = []
+    concerned = _concerned(text) or CHANGES
     argument = r.choice(ARGUMENTS[:6])
     others = "2", "{'k': 2, 'm': 1}", "[1, 2]"
     for _ in range(r.randint(3, 7)):
-        changes = [r.choice(CHANGES) for _ in range(r.choice((0, 0, 1, 1, 1, 2)))]
+        changes = [r.choice(concerned if r.random() < 0.8 else CHANGES) for _ in range(r.choice((0, 0, 1, 1, 1, 2)))]
         if r.random() < 0.25:
             argument = r.choice(ARGUMENTS)
         if r.random() < 0.25:
@@ -367,7 +373,7 @@ def _steps(r: random.Random) -> list[tuple[list[str], str, str, str, bool]]:
             )
         given = f"({argument}, {', '.join(others)})"
         for again in range(r.choice((1, 2, 3))):
-            found.append(([] if again else changes, given, "", "", r.random() < 0.9))
+            found.append(([] if again else changes, given, r.random() < 0.9))
     return found
 
 
@@ -393,7 +399,7 @@ _STATE = ("COUNT", "LIST", "OTHER_LIST", "DICT", "OTHER_DICT", "thing", "other",
 def _run(text: str, steps: Any, seed: int, wrap: Callable[[Any], Any]) -> list[Any]:
     w, r, found = _world(text), random.Random(seed), []
     call = wrap(w.program)
-    for changes, given, _, _, grad in steps:
+    for changes, given, grad in steps:
         for change in changes:
             try:
                 exec(change, {"w": w, "r": r})
@@ -415,7 +421,8 @@ def _run(text: str, steps: Any, seed: int, wrap: Callable[[Any], Any]) -> list[A
 def difference(seed: int) -> Outcome:
     """Run the program and the changes of ``seed`` by eager and by the own front end."""
     r = random.Random(seed)
-    text, steps = _program(r), _steps(r)
+    text = _program(r)
+    steps = _steps(r, text)
     outcome = Outcome(calls=len(steps), text=text)
     before = Versions.run
 
@@ -429,6 +436,8 @@ def difference(seed: int) -> Outcome:
     Versions.run = counted  # type: ignore[method-assign]
     try:
         got = _run(text, steps, seed, _compiled)
+    except Exception as error:
+        got = [repr(error)]
     finally:
         Versions.run = before  # type: ignore[method-assign]
     for place, (one, other) in enumerate(zip(wanted, got, strict=False)):

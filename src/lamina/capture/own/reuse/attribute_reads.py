@@ -31,6 +31,8 @@ __all__ = ["Attributes"]
 _FIELD = type(__import__("collections").namedtuple("_Field", "a").a)
 _OF_TENSORS = (Pending, torch.Tensor, torch.nn.Parameter)
 _BUILTIN = (list, dict, tuple, str, int, float, bool, complex, set, frozenset, bytes, range, OrderedDict, torch.Size)
+_USUAL = (object.__getattribute__, SimpleNamespace.__getattribute__)
+"""Ways of C code to find an attribute, which are the usual one."""
 _PARTS = {MethodType: ("__func__", "__self__"), property: ("fget",), slice: ("start", "stop", "step")}
 
 
@@ -190,7 +192,7 @@ class Attributes:
                 trace.end("a class has a __class__ of its own")
             return trace.fixed(getattr(value, name))
         found = trace.class_entry(kind, name)
-        if reader is not object.__getattribute__ or not self._has_plain_dict(kind):
+        if reader not in _USUAL or not self._has_plain_dict(kind):
             trace.end(f"attributes of {kind.__qualname__} are found in a way of its own")
             return self.otherwise(value, name)
         if found is not MISSING and self.has(found, "__set__", "__delete__"):
@@ -216,7 +218,7 @@ class Attributes:
         """Whether ``__dict__`` is where instances keep their attributes."""
         for base in kind.__mro__:
             if "__dict__" in vars(base):
-                return type(vars(base)["__dict__"]) is GetSetDescriptorType
+                return type(vars(base)["__dict__"]) in (GetSetDescriptorType, MemberDescriptorType)
         return True
 
     def _by_descriptor(self, value: Any, name: str, found: Any) -> Any:

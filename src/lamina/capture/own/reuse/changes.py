@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from types import CellType
+from types import CellType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -62,7 +62,7 @@ class Changes:
 
     def _is_attribute_noted(self, target: Any, name: str, value: Any) -> bool:
         trace, kind = self.trace, type(target)
-        if not kind.__flags__ & MADE_BY_PYTHON or isinstance(target, (type, torch.Tensor)):
+        if not (kind.__flags__ & MADE_BY_PYTHON or kind is SimpleNamespace) or isinstance(target, (type, torch.Tensor)):
             return False
         place = trace.place_of(target)
         if place is None and not trace.is_made(target):
@@ -71,7 +71,7 @@ class Changes:
         if writer is _SET_MODULE_ATTRIBUTE and is_settled(value):
             if not self._is_plain_of_module(target, name):
                 return False
-        elif writer is not object.__setattr__:
+        elif writer not in (object.__setattr__, SimpleNamespace.__setattr__):
             return False
         found = trace.class_entry(kind, name)
         if found is not MISSING and self.attributes.has(found, "__set__", "__delete__"):

@@ -1,0 +1,217 @@
+"""Calls that are done again without interpretation: what they rest on, what they do, and why others are not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from lamina.capture.own.callable import interpreted_callable
+from lamina.capture.own.machine import Machine
+from lamina.capture.own.reuse.facts import Facts
+from lamina.capture.own.reuse.versions import Versions
+from lamina.record import Record
+from tests.capture.own.changes import CASES, outcomes
+from tests.capture.own.changing_programs import difference
+
+SEEDS = 60
+
+
+class Compiled:
+    """A compiled callable with its record and the drivers that it has."""
+
+    def __init__(self, target, monkeypatch):
+        self.record, self.versions, self.interpreted = Record(), [], 0
+        before, run = Versions.__init__, Machine.run
+
+        def kept(versions, *given):
+            before(versions, *given)
+            self.versions.append(versions)
+
+        def counted(machine, *given):
+            self.interpreted += not machine.frames
+            return run(machine, *given)
+
+        monkeypatch.setattr(Versions, "__init__", kept)
+        monkeypatch.setattr(Machine, "run", counted)
+        self.call = interpreted_callable(target, backend_callable=lambda gm, fakes: gm.forward, record=self.record)
+
+    def drivers(self):
+        return [driver for versions in self.versions for driver in versions.drivers]
+
+    def reasons(self, kind="capture"):
+        return [str(decision.reason) for decision in self.record.decisions(kind)]
+
+
+def values():
+    return torch.arange(4.0)
+
+
+def test_a_second_call_is_not_interpreted(monkeypatch) -> None:
+    compiled = Compiled(lambda x, k=2: (x * k).relu(), monkeypatch)
+    for _ in range(3):
+        assert torch.equal(compiled.call(values()), values() * 2)
+    assert compiled.interpreted == 1
+    assert "without interpretation" in compiled.reasons()[0]
+
+
+def test_facts_are_printed_with_the_users_line_and_the_first_that_fails_is_named(monkeypatch) -> None:
+    held = SimpleNamespace(factor=2)
+    compiled = Compiled(lambda x: x * held.factor, monkeypatch)
+    compiled.call(values())
+    (driver,) = compiled.drivers()
+    line = next(line for line in driver.facts.text().splitlines() if "'factor'" in line)
+    assert "is 2" in line
+    assert __file__ in line
+    assert driver.failing((values(),), {}) is None
+    held.factor = 3
+    failing = driver.failing((values(),), {})
+    assert "'factor'" in str(failing.places[0])
+    assert torch.equal(compiled.call(values()), values() * 3)
+    (reason,) = compiled.reasons("recompile")
+    assert "was 2 and is 3" in reason
+
+
+def test_the_driver_is_one_function_that_can_be_read(monkeypatch) -> None:
+    compiled = Compiled(lambda x: (x + 1, x), monkeypatch)
+    compiled.call(values())
+    (driver,) = compiled.drivers()
+    assert driver.source.startswith("def driver(args, kwargs):")
+    assert "p1 = args[0]" in driver.source
+    compile(driver.source, "driver", "exec")
+
+
+def test_writes_are_done_again_in_order_and_what_is_returned_is_the_same_object(monkeypatch) -> None:
+    held = SimpleNamespace(n=0, seen=[], last=None)
+
+    def function(x, given):
+        held.last = [x * 2]
+        held.seen.append(x + 1)
+        given["k"] = held.last
+        return held.last, given, x
+
+    compiled = Compiled(function, monkeypatch)
+    for step in range(3):
+        x, given = values() + step, {}
+        last, same, argument = compiled.call(x, given)
+        assert last is held.last
+        assert given["k"] is last
+        assert same is given
+        assert argument is x
+        assert torch.equal(last[0], x * 2)
+        assert torch.equal(held.seen[step], x + 1)
+    assert compiled.interpreted == 1
+
+
+def test_a_number_that_differs_in_each_call_ends_the_reuse(monkeypatch) -> None:
+    compiled = Compiled(lambda x, step: x * step, monkeypatch)
+    for step in range(20):
+        assert torch.equal(compiled.call(values(), step), values() * step)
+    assert not compiled.drivers()
+    assert any("hardly used" in reason and "args[1]" in reason for reason in compiled.reasons())
+
+
+def test_versions_are_bounded_and_what_is_forgotten_is_said(monkeypatch) -> None:
+    compiled = Compiled(lambda x, step: x * step, monkeypatch)
+    for step in range(70):
+        for _ in range(6):
+            compiled.call(values(), step)
+    assert len(compiled.drivers()) == 64
+    assert any("is forgotten" in reason for reason in compiled.reasons())
+
+
+def test_what_is_not_understood_is_interpreted_and_named(monkeypatch) -> None:
+    given = iter(range(10))
+    compiled = Compiled(lambda x: x * next(given), monkeypatch)
+    for step in range(3):
+        assert torch.equal(compiled.call(values()), values() * step)
+    assert compiled.interpreted == 3
+    assert any("next" in reason and __file__ in reason for reason in compiled.reasons())
+
+
+def test_a_graph_that_raises_is_raised_as_eager_does(monkeypatch) -> None:
+    def function(x, at):
+        return x[at] * 2
+
+    compiled = Compiled(function, monkeypatch)
+    table = torch.arange(4.0)
+    assert torch.equal(compiled.call(table, torch.tensor([1])), table[[1]] * 2)
+    with pytest.raises(IndexError):
+        compiled.call(table, torch.tensor([9]))
+    assert torch.equal(compiled.call(table, torch.tensor([2])), table[[2]] * 2)
+
+
+def test_gradients_and_modules(monkeypatch) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.LayerNorm(4))
+    compiled = Compiled(model, monkeypatch)
+    for _ in range(3):
+        found, wanted = compiled.call(values()), model(values())
+        assert torch.allclose(found, wanted)
+        one, other = (torch.autograd.grad(out.sum(), list(model.parameters())) for out in (found, wanted))
+        assert all(map(torch.allclose, one, other))
+    assert compiled.interpreted == 1
+
+
+def test_objects_of_the_users_are_not_kept(monkeypatch) -> None:
+    import gc
+    import weakref
+
+    held = SimpleNamespace(layer=nn.Linear(4, 4))
+    compiled = Compiled(lambda x: held.layer(x), monkeypatch)
+    compiled.call(values())
+    compiled.call(values())
+    gone = weakref.ref(held.layer)
+    held.layer = None
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_changes_are_noticed_by_facts(name: str, monkeypatch) -> None:
+    """Each step is done three times, so that the second and the third may be done by the driver."""
+
+    def thrice():
+        function, steps = CASES[name]()
+        return function, [(None if again else change, args) for change, args in steps for again in range(3)]
+
+    def found_by(wrap):
+        torch.manual_seed(0)
+        return [one.clone() if isinstance(one, torch.Tensor) else one for one in outcomes(thrice, wrap)]
+
+    wanted = found_by(lambda function: function)
+    for one, other in zip(found_by(lambda f: Compiled(f, monkeypatch).call), wanted, strict=True):
+        if isinstance(other, torch.Tensor):
+            assert one.dtype == other.dtype
+            assert torch.equal(torch.signbit(one), torch.signbit(other))
+            assert torch.allclose(one, other)
+        else:
+            assert one == other
+
+
+def test_random_programs_and_changes() -> None:
+    outcomes = [difference(seed) for seed in range(SEEDS)]
+    assert not [outcome.told for outcome in outcomes if outcome.told]
+    assert sum(outcome.reused for outcome in outcomes) > 200
+
+
+@pytest.mark.slow
+def test_many_random_programs_and_changes() -> None:
+    assert not [told for told in (difference(seed).told for seed in range(SEEDS, 4000)) if told]
+
+
+FAULTS = ("type", "is", "constant", "length", "keys", "absent", "look", "same", "state", "apart")
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_fact_that_is_not_noted_is_found_out(kind: str, monkeypatch) -> None:
+    """The random programs see it if facts of one kind are left out."""
+    note = Facts.note
+
+    def without(facts, noted, *given):
+        if noted != kind:
+            note(facts, noted, *given)
+
+    monkeypatch.setattr(Facts, "note", without)
+    assert any(difference(seed).told for seed in range(700))
