@@ -106,7 +106,7 @@ x = x + sum([v * 2 for v in LIST])
 x = x * DICT["a"]
 x = x * DICT.get("q", 3)
 for k, v in DICT.items(): x = x * 2 + v
-for v in DICT.values(): x = x * 2 - v
+for v in DICT.values(): x = x * 3 + v
 x = x + 1 if "q" in DICT else x * 3
 x = x * NESTED["w"][1][0]
 x = x * NESTED["t"][1]
@@ -200,7 +200,16 @@ noted.append(NUMBER)
 bag = [x, y]; bag.append(x); thing.bag = bag
 """.strip().splitlines()
 
-RESULTS = ("x", "(x, y)", "[x, a]", "{'x': x, 'n': NUMBER}", "(x, thing)", "(x, l, d)", "y if thing else x", "(thing.prop, x)")
+RESULTS = (
+    "x",
+    "(x, y)",
+    "[x, a]",
+    "{'x': x, 'n': NUMBER}",
+    "(x, thing)",
+    "(x, l, d)",
+    "y if thing else x",
+    "(thing.prop, x)",
+)
 
 CHANGES = """
 w.NUMBER = r.choice((2, 3, True, 2.0, 1))
@@ -319,7 +328,7 @@ def _program(r: random.Random) -> str:
     lines = ["x = x + 1", "y = x * 2", "bag = [x]"]
     for _ in range(r.randint(1, 7)):
         line = r.choice(WRITES) if r.random() < 0.2 else r.choice(READS)
-        if line.startswith("try:") or line.startswith("except"):
+        if line.startswith(("try:", "except")):
             continue
         lines.append(line)
     if r.random() < 0.2:
@@ -327,7 +336,9 @@ def _program(r: random.Random) -> str:
     body = [line.removeprefix("global COUNT; ") for line in lines]
     if any("COUNT = " in line for line in body):
         body.insert(0, "global COUNT")
-    return "def program(x, a, d, l):\n" + "".join(f"    {line}\n" for line in body) + f"    return {r.choice(RESULTS)}\n"
+    return (
+        "def program(x, a, d, l):\n" + "".join(f"    {line}\n" for line in body) + f"    return {r.choice(RESULTS)}\n"
+    )
 
 
 def _at(text: str) -> int:
@@ -353,7 +364,9 @@ def _world(text: str) -> SimpleNamespace:
 
 def _concerned(text: str) -> list[str]:
     """The changes of what a program names."""
-    return [change for change in CHANGES if change.removeprefix("w.").partition(".")[0].split()[0].split("[")[0] in text]
+    return [
+        change for change in CHANGES if change.removeprefix("w.").partition(".")[0].split()[0].split("[")[0] in text
+    ]
 
 
 def _steps(r: random.Random, text: str) -> list[tuple[list[str], str, bool]]:
@@ -381,7 +394,14 @@ def _shown(value: Any, depth: int = 0) -> Any:
     """What two runs are compared by."""
     if isinstance(value, torch.Tensor):
         bits = value.detach().to(torch.float64)
-        return ("tensor", type(value).__name__, str(value.dtype), tuple(value.shape), value.requires_grad, repr(bits.tolist()))
+        return (
+            "tensor",
+            type(value).__name__,
+            str(value.dtype),
+            tuple(value.shape),
+            value.requires_grad,
+            repr(bits.tolist()),
+        )
     if depth > 4:
         return "deep"
     if isinstance(value, (list, tuple)):

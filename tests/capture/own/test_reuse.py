@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -155,9 +157,6 @@ def test_gradients_and_modules(monkeypatch) -> None:
 
 
 def test_objects_of_the_users_are_not_kept(monkeypatch) -> None:
-    import gc
-    import weakref
-
     held = SimpleNamespace(layer=nn.Linear(4, 4))
     compiled = Compiled(lambda x: held.layer(x), monkeypatch)
     compiled.call(values())
@@ -201,12 +200,17 @@ def test_many_random_programs_and_changes() -> None:
     assert not [told for told in (difference(seed).told for seed in range(SEEDS, 4000)) if told]
 
 
-FAULTS = ("type", "is", "constant", "length", "keys", "absent", "look", "same", "state", "apart")
+FAULTS = {
+    "type": 208, "is": 13, "constant": 0, "length": 7, "keys": 192, "absent": 5, "look": 123, "same": 185, "state": 21,
+    "apart": 33,
+}  # fmt: skip
+"""Kinds of facts, each with a program that comes out wrong without it."""
 
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_fact_that_is_not_noted_is_found_out(kind: str, monkeypatch) -> None:
     """The random programs see it if facts of one kind are left out."""
+    assert not difference(FAULTS[kind]).told
     note = Facts.note
 
     def without(facts, noted, *given):
@@ -214,4 +218,4 @@ def test_a_fact_that_is_not_noted_is_found_out(kind: str, monkeypatch) -> None:
             note(facts, noted, *given)
 
     monkeypatch.setattr(Facts, "note", without)
-    assert any(difference(seed).told for seed in range(700))
+    assert difference(FAULTS[kind]).told

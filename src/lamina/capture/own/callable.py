@@ -109,7 +109,8 @@ class _Entry:
         if raised is not None:
             raise raised
         if trace is not None:
-            self.versions.add(trace, result)
+            with self.record.harmless("capture"):
+                self.versions.add(trace, result)
         return result
 
     def _note(self, name: str, decision: Decision) -> None:
