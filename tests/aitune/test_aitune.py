@@ -291,6 +291,21 @@ def test_what_is_missing_is_said_with_a_remedy(given: dict[str, Any]) -> None:
         ait.Module(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"device": "cpu"}, "no argument 'device'.*move the model"),
+        ({"clear_cache": True}, "no argument 'clear_cache'.*resume=False"),
+        ({"objective": "memory"}, "no argument 'objective'.*MaxThroughput"),
+        ({"speed": 3}, "no argument 'speed'.*give some of budget"),
+        ({"batch_sizes": 4}, r"batch_sizes is 4.*such as \(4,\)"),
+    ],
+)
+def test_arguments_that_tune_does_not_take_are_said(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadArgument, match=f"(?s){said}"):
+        ait.tune(ait.Module(small()), batch(), **wrong)
+
+
 def test_a_module_that_cannot_be_tuned_stays_as_it_is(given: dict[str, Any]) -> None:
     model = ait.Module(small(), strategy=ait.LatencyBudget(1e-6, [TorchEagerBackend()]))
     with pytest.warns(LaminaWarning, match="runs as eager"):

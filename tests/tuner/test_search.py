@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import lamina
-from lamina.errors import BadArgument
+from lamina.errors import BadArgument, LaminaWarning
 from lamina.tuner import search
 from lamina.tuner.building import build
 from lamina.tuner.candidates import candidates_for
@@ -263,6 +264,19 @@ def test_a_copy_of_the_weights_follows_them(write: Callable[[Any], None]) -> Non
             assert torch.allclose(call(x), model(x), atol=1e-5)
             write(model)
             assert torch.allclose(call(x), model(x), atol=1e-5)
+
+
+def test_a_copy_of_the_weights_takes_no_gradients() -> None:
+    model, x = convolution(), torch.randn(2, 3, 8, 8)
+    call = build(INNERMOST, model).call
+    with pytest.warns(LaminaWarning, match=r"runs as eager.*within torch\.no_grad"):
+        call(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(call(x), model(x))
+    model.requires_grad_(False)
+    assert torch.allclose(call(x), model(x), atol=1e-5)
 
 
 def test_a_copy_of_the_weights_is_refused_in_training(book: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from lamina.base.reference import mapped
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument, LaminaError
 from lamina.runtime.torch_private import version_of
+from lamina.tuner import search
 from lamina.tuner.parts import modules_in, replaced
 from lamina.tuner.result import Result
 from lamina.tuner.samples import calls_of
@@ -255,6 +257,7 @@ def tune(
 
     Raises ``BadArgument`` for an object without a ``Module``, and whatever ``func`` raises.
     """
+    _check(batch_sizes, given)
     modules = tuned_modules(func)
     _record(func, dataset, batch_sizes, list(modules.values()))
     found: dict[str, list[Result]] = {}
@@ -263,6 +266,31 @@ def tune(
         if not dry_run:
             found[path] = _tuned(module, ignore_failing_modules, given)
     return found
+
+
+def _check(batch_sizes: Any, given: Mapping[str, Any]) -> None:
+    if batch_sizes is not None and (not isinstance(batch_sizes, Sequence) or isinstance(batch_sizes, str)):
+        raise BadArgument(f"batch_sizes is {batch_sizes!r}", remedy=f"give a sequence, such as ({batch_sizes!r},)")
+    known = inspect.signature(search.tune).parameters
+    for name in given:
+        if name not in known or name in _GIVEN_BY_STRATEGY:
+            remedy = _INSTEAD.get(name, f"give some of {', '.join(n for n in known if n not in _GIVEN_BY_STRATEGY)}")
+            raise BadArgument(f"lamina.aitune.tune has no argument {name!r}", remedy=remedy)
+
+
+_GIVEN_BY_STRATEGY = ("model", "inputs", "objective", "candidates", "threshold", "loss")
+"""Arguments of ``lamina.tune`` that are not for ``tune`` to pass on."""
+_INSTEAD = {
+    "device": "move the model and its inputs there before",
+    "clear_cache": "give resume=False, to measure all again",
+    "disable_external_logging": "leave it out: loggers are left alone",
+    "max_num_batches_per_batch_size": "give as many inputs as are to be looked at",
+    "objective": "give a strategy, such as MaxThroughput()",
+    "candidates": "give a strategy with backends, such as MinLatency([LaminaBackend()])",
+    "threshold": "give OneBackend(backend, min_speedup_threshold_percent=...)",
+    "loss": "use lamina.tune, which tunes training",
+}
+"""What to do where an argument of AITune's or of ``lamina.tune`` is given."""
 
 
 def _record(func: Any, dataset: Any, batch_sizes: Sequence[int] | None, modules: list[Module]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lamina.backends.adapters.optional import check_installed, optional
 from lamina.base.reference import mapped
+from lamina.base.user_warnings import warn_user
 from lamina.compile import compile
 from lamina.errors import BadArgument
 from lamina.programs import named_object
@@ -73,13 +74,25 @@ def _of_copy(model: Model, make: Callable[[nn.Module], Model]) -> Built:
 
 
 class _Copied:
-    """A callable that is made of a copy of a model, and anew at the first call after its weights have changed."""
+    """A callable that is made of a copy of a model, and anew at the first call after its weights have changed.
+
+    Calls that record gradients of the weights run the model itself: those of the copy would reach nobody.
+    """
 
     def __init__(self, model: nn.Module, make: Callable[[nn.Module], Model]) -> None:
         self.model, self.make = model, make
+        self._told = False
         self._renew()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and any(p.requires_grad for p in self.model.parameters()):
+            if not self._told:
+                self._told = True
+                what = (
+                    "a call that records gradients runs as eager: what was chosen computes with a copy of the weights"
+                )
+                warn_user(what, "call it within torch.no_grad()")
+            return self.model(*args, **kwargs)
         if self.stamp != stamp_of(self.slots):
             self._renew()
         return self.made(*args, **kwargs)
