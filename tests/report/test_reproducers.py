@@ -77,6 +77,17 @@ def test_a_kernel_for_gpus_runs_in_the_interpreter_where_there_is_none(tmp_path:
     assert " is written: [" in written
 
 
+def test_a_region_that_draws_numbers_draws_them_again(tmp_path: Path) -> None:
+    torch.compiler.reset()
+    compiled = lamina.compile(lambda x: torch.nn.functional.dropout(x * 2, 0.5))
+    compiled(torch.randn(8, 64))
+    found = document(compiled.record, assembly=False)
+    (region,) = found["regions"]
+    lines = run(tmp_path, region["program"], text_of(found, f"{region['kind']}:{region['name']}"))
+    assert lines
+    assert all(line.endswith("at most 0 apart") for line in lines)
+
+
 def test_attributes_and_graphs_within_are_made_too(tmp_path: Path) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x.cos(), (x,))

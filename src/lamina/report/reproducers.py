@@ -48,6 +48,8 @@ def region_program(gm: GraphModule) -> dict[str, str] | None:
     out.line()
     with out.indent('if __name__ == "__main__":'):
         out.line("import lamina")
+        if any(str(node.target).startswith("lamina.") for node in gm.graph.nodes):
+            out.line("import lamina.decomp.random_ops, lamina.masked_rows.operations  # which the graph calls")
         out.line()
         out.line("torch.manual_seed(0)")
         out.line("module = GraphModule()")
@@ -59,7 +61,10 @@ def region_program(gm: GraphModule) -> dict[str, str] | None:
                 out.line(f"{line},")
         out.line("copies = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]")
         with out.indent("with torch.no_grad():"):
-            out.line("wanted, found = module(*copies), lamina.compile(module)(*inputs)")
+            out.line("torch.manual_seed(1)")
+            out.line("wanted = module(*copies)")
+            out.line("torch.manual_seed(1)")
+            out.line("found = lamina.compile(module)(*inputs)")
         out.line("pairs = zip(*(one if isinstance(one, tuple | list) else [one] for one in (wanted, found)))")
         with (
             out.indent("for number, (want, got) in enumerate(pairs):"),
