@@ -34,7 +34,7 @@ class Stage:
     value: object = field(repr=False)
     seconds: float
     decisions: tuple[Decision, ...] = ()
-    ended: float = field(default_factory=time.perf_counter, compare=False, repr=False)
+    ended: float = field(default_factory=lambda: time.perf_counter(), compare=False, repr=False)
 
     def __str__(self) -> str:
         """What ``dump`` writes of the value, all of its files in one text."""

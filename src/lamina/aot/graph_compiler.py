@@ -126,7 +126,7 @@ class GraphCompiler:
 
     def compiled(self, kind: str, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """A graph of ``kind`` as a callable."""
-        self.begun, start = True, time.perf_counter()
+        self.begun, start, before = True, time.perf_counter(), self.notes.record.booked()
         self.saves = self.saves or kind == "forward"
         inputs = self._inputs(gm, kind)
         region = Region(gm, tuple(example_inputs), kind, f"{self.name}_{kind}", inputs)
@@ -135,7 +135,10 @@ class GraphCompiler:
             compiled = _apart(compiled, _in_one_memory(gm, self.results))
         if kind == "inference" and any(self.differentiable):
             compiled = without_gradients(compiled)
-        self.seconds += time.perf_counter() - start
+        spent = time.perf_counter() - start
+        self.seconds += spent
+        if kind == "backward":  # which is compiled when it is first called: nobody else counts what is no stage's
+            self.notes.record.add(region.name, "other", max(0.0, spent - (self.notes.record.booked() - before)))
         return compiled
 
     def _compiled_region(self, region: Region) -> Callable[..., Any]:
