@@ -44,4 +44,6 @@ def _why(missed: MissedKernel) -> Reason:
         return reasons.NEVER_BUILT()
     if missed.part == "entry":
         return reasons.ENTRY_GONE()
+    if missed.part == "source":
+        return reasons.OTHER_SOURCE(old=missed.old, new=missed.new)
     return reasons.KEY_DIFFERS(part=missed.part, old=missed.old, new=missed.new)

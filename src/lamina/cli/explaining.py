@@ -13,7 +13,7 @@ from lamina.base.logs import decision_line
 from lamina.capture.events.torch_private import Guards
 from lamina.cli.running import SETTINGS, AsJson, Given, Target, finish, program
 from lamina.explain.explanation import Explanation
-from lamina.explain.why import why
+from lamina.explain.why import missing, why
 from lamina.programs import Ended
 from lamina.record import Record, held_records
 from lamina.summary import library_work, user_kernels
@@ -112,6 +112,11 @@ def why_command(
             *([f"    do: {a.remedy}"] if a.remedy else []),
         )
     ]
+    unknown = missing(records, first, second)
+    if unknown:
+        said = " and of ".join(map(repr, unknown))
+        typer.echo(f"there is no kernel, call or line of {said}; lamina kernels lists all", err=True)
+        finish(ended, 1)
     _print(rows, as_json, lines or [f"no kernels or calls of {first!r} and {second!r} share a buffer"])
     finish(ended)
 

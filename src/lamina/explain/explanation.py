@@ -96,11 +96,17 @@ def _advised(found: Sequence[Advice]) -> list[str]:
     lines = ["Change first"]
     for number, one in enumerate(found[:5], 1):
         times = f" x {one.count}" if one.count > 1 else ""
-        lines.append(f"{number:3} {_lines_of(one)}{times}  {_plain(one.what)} [{one.code}]")
-        lines.append(f"      do: {_plain(one.remedy)}")
+        lines.append(_cut(f"{number:3} {_lines_of(one)}{times}  {_plain(one.what)}", f" [{one.code}]"))
+        lines.append(_cut(f"      do: {_plain(one.remedy)}"))
     if len(found) > 5:
         lines.append(f"    and {len(found) - 5} more: .to_json(), or LAMINA_LOGS=perf_hints")
     return lines
+
+
+def _cut(text: str, end: str = "") -> str:
+    """``text`` with ``end`` in one line; what is cut off is told by dots."""
+    width = _WIDTH - len(end)
+    return f"{text if len(text) <= width else f'{text[: width - 3]}...'}{end}"
 
 
 def _rules(record: Record) -> list[str]:
@@ -121,9 +127,13 @@ def _section(title: str, rows: Sequence[str], most: int) -> list[str]:
 
 def _graph(graph: Any) -> str:
     return (
-        f"    {graph.region:28} {graph.launches:4} kernels {graph.library_calls:4} library calls "
+        f"    {graph.region:28} {_count(graph.launches, 'kernel')} {_count(graph.library_calls, 'library call')} "
         f"{_bytes(graph.nbytes):>10} moved"
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:4} {what if number == 1 else f'{what}s':{len(what) + 1}}"
 
 
 def _work(work: Work) -> str:

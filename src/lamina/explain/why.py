@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lamina.ir.loops import LibraryCall
@@ -11,7 +12,7 @@ from lamina.schedule.boundaries import boundaries
 from lamina.stats import last_plans
 from lamina.summary import user_places
 
-__all__ = ["Answer", "why"]
+__all__ = ["Answer", "missing", "why"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,12 @@ def why(record: Record, first: str, second: str) -> list[Answer]:
             found.setdefault((answer.joined, answer.reason), []).append(answer)
     grouped = [_counted(group) for group in found.values()]
     return sorted(grouped, key=lambda answer: -answer.count)
+
+
+def missing(records: Iterable[Record], *names: str) -> list[str]:
+    """Those of ``names`` by which nothing of the records is called."""
+    called = [_called(plan, step) for record in records for plan in last_plans(record) for step in plan.steps]
+    return [name for name in names if not any(_is(one, name) for one in called)]
 
 
 def _counted(group: list[Answer]) -> Answer:

@@ -112,13 +112,19 @@ NEVER_BUILT = _KEPT.add(
 KEY_DIFFERS = _KEPT.add(
     4,
     "{part}: it was `{old}` and is `{new}`",
-    "The last kernel of the same name that was built differs in this part of its key. Of a source the first line that "
-    "differs is told: other sizes, strides, dtypes or options make another text.",
-    "keep it the same from run to run where that is yours to do: sizes by dynamic=True, the compiler by the option cxx",
+    "The last kernel of the same name that was built differs in this part of its key: the compiler, its flags or the "
+    "machine.",
+    "keep it the same from run to run where that is yours to do: the compiler by the option cxx",
 )
 ENTRY_GONE = _KEPT.add(
     5,
     "the very kernel was built before, and its entry is not in the cache any more",
     "Beyond the size that the option cache_limit names, entries that were not used for the longest time are removed.",
     "let the cache be larger, or name another folder in cache_dir",
+)
+OTHER_SOURCE = _KEPT.add(
+    6,
+    "source: it was `{old}` and is `{new}`",
+    "The last kernel of the same name that was built has another text, of which the first line that differs is told: "
+    "other sizes, strides, dtypes or options make another text.",
 )
