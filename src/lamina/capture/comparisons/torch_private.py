@@ -4,6 +4,8 @@
 and ask each answer for its truth value: they give one of the objects, a number or a truth value, or raise if a tensor
 has more than one element. Dynamo makes one operation on tensors of it, with a tensor for a result, and with NaN for the
 greatest of numbers among which there is one. Such a comparison ends a graph that need not be the only one.
+
+Keys that are objects of the user's with an ``__eq__`` of their own Dynamo compares by identity; here that is traced.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from types import FunctionType
 from typing import Any
 
 from torch._dynamo import utils
 from torch._dynamo.exc import unimplemented
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables import lists
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
@@ -25,6 +30,7 @@ from torch._dynamo.variables.tensor import (
     TensorVariable,
     UnspecializedPythonVariable,
 )
+from torch._dynamo.variables.user_defined import FrozenDataClassVariable, UserDefinedObjectVariable
 
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
 
@@ -36,6 +42,69 @@ def break_at_comparisons() -> None:
     _break_at_contains()
     _break_at_methods_of_lists()
     _break_at_extremes()
+    _compare_keys()
+    _break_at_hashes()
+
+
+def _compare_keys() -> None:
+    """Let keys of dictionaries and sets be equal as the classes of the user's say."""
+
+    def comparing(equal_any: Any) -> Any:
+        @functools.wraps(equal_any)
+        def equal(self: Any, other: Any) -> bool:
+            if not any(map(_compares_itself, (self, other))) or _is_same_object(self, other):
+                return bool(equal_any(self, other))
+            tx: Any = InstructionTranslator.current_tx()
+            if not compiles_for_lamina(tx.output):
+                return bool(equal_any(self, other))
+            answer: Any = BuiltinVariable(operator.eq).call_function(tx, [self, other], {})
+            if not answer.is_python_constant():
+                _break_at_key("an object of a class whose __eq__ gives no constant")
+            return bool(answer.as_python_constant())
+
+        return equal
+
+    kinds: list[Any] = [UserDefinedObjectVariable]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if "is_python_equal" in vars(kind):
+            kind.is_python_equal = comparing(vars(kind)["is_python_equal"])
+
+
+def _compares_itself(variable: Any) -> bool:
+    """Whether a variable is an object of a class with an ``__eq__`` of its own; Dynamo compares all fields by itself."""
+    found = variable.realize() if issubclass(type(variable), LazyVariableTracker) else variable
+    if not issubclass(type(found), UserDefinedObjectVariable):
+        return False
+    kind = found.python_type()
+    return isinstance(getattr(kind, "__eq__", None), FunctionType) and not _is_of_all_fields(kind, "__eq__")
+
+
+def _is_of_all_fields(kind: type, name: str) -> bool:
+    """Whether a class has a method that ``dataclass`` has written, for all fields."""
+    method = getattr(kind, name, None)
+    if not isinstance(method, FunctionType) or not is_dataclass(kind):
+        return False
+    return method.__code__.co_filename == "<string>" and all(f.compare and f.hash is None for f in fields(kind))
+
+
+def _break_at_hashes() -> None:
+    """Break at a key that is a frozen dataclass with a hash of its own: Dynamo takes that of all fields."""
+    hash_any = getattr(FrozenDataClassVariable, "hash_impl", None)
+    if hash_any is None:  # a release that asks the object itself
+        return
+
+    @functools.wraps(hash_any)
+    def hashed(self: Any, tx: Any) -> Any:
+        if _may_break(tx) and not _is_of_all_fields(self.python_type(), "__hash__"):
+            _break_at_key("a frozen dataclass with a hash of its own")
+        return hash_any(self, tx)
+
+    FrozenDataClassVariable.hash_impl = hashed  # type: ignore[method-assign]
+
+
+def _is_same_object(one: Any, other: Any) -> bool:
+    return one.source is not None and getattr(other, "value", None) is one.value
 
 
 def _break_at_contains() -> None:
@@ -137,6 +206,15 @@ def _is_number(variable: Any) -> bool:
 
 def _may_break(tx: Any) -> bool:
     return not tx.one_graph and compiles_for_lamina(tx.output)
+
+
+def _break_at_key(what: str) -> None:
+    unimplemented(
+        gb_type="comparison of keys by Python",
+        context=what,
+        explanation="Python asks the key for its hash and for equality",
+        hints=["Use numbers, strings or tuples of these as keys"],
+    )
 
 
 def _break(what: str) -> None:
