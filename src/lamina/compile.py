@@ -118,9 +118,11 @@ def compile_recorded(
     """``model`` compiled with ``settings`` by ``backend``; all that is noted on the way goes into ``record``."""
     compiler = _Compiler(settings, backend, record)
     attributes = {"record": record, "stats": partial(stats_of, record), "report": partial(report, record)}
-    if settings.capture == "own" and interprets(model, fullgraph, dynamic, record):
+    if settings.capture == "own" and interprets(model, dynamic, record):
         compiler.recaptures = False
-        return interpreted_callable(model, backend_callable=compiler, record=record, attributes=attributes)
+        return interpreted_callable(
+            model, backend_callable=compiler, record=record, fullgraph=fullgraph, attributes=attributes
+        )
     return compile_callable(
         model,
         backend_callable=compiler,

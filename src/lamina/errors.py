@@ -6,6 +6,7 @@ __all__ = [
     "BackendFailed",
     "BadArgument",
     "DoubleBackward",
+    "GraphBroken",
     "InvalidIR",
     "LaminaError",
     "LaminaWarning",
@@ -86,6 +87,12 @@ class UnknownGradient(LaminaError, RuntimeError):
     """The whole gradient of a result was asked for that other results of its graph depend on, and is not known."""
 
     code = "LM016"
+
+
+class GraphBroken(LaminaError, RuntimeError):
+    """With ``fullgraph`` something in the function can be part of no graph."""
+
+    code = "LM017"
 
 
 class RuleFailed(LaminaError):

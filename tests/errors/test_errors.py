@@ -18,6 +18,7 @@ import lamina
 from lamina.errors import (
     BackendFailed,
     DoubleBackward,
+    GraphBroken,
     LaminaError,
     PassFailed,
     RecompileRefused,
@@ -273,7 +274,7 @@ def test_a_kernel_that_does_not_compile_is_reported_with_the_compilers_words(tmp
 
 def test_every_class_of_the_errors_module_is_raised_here() -> None:
     raised = {expected for expected, _ in MISTAKES.values()} | {lamina.InvalidIR, lamina.StageFailed, LaminaError}
-    raised |= {WrongLowering, RecompileRefused}  # in tests/kernels and tests/capture
+    raised |= {WrongLowering, RecompileRefused, GraphBroken}  # in tests/kernels and tests/capture
     classes = {getattr(lamina.errors, name) for name in lamina.errors.__all__} - {lamina.LaminaWarning}
     assert classes <= raised
 

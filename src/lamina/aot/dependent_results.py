@@ -11,7 +11,6 @@ autograd, for the gradients of the others and of inputs past them; the region's 
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +39,7 @@ from lamina.aot.torch_private import (
     transforms_are_active,
 )
 from lamina.base.captured import example, memory
+from lamina.base.followed import followed
 from lamina.base.fx.copying import copy_nodes
 from lamina.base.fx.torch_private import flatten, graph_module
 from lamina.base.reasons import Reason
@@ -168,7 +168,7 @@ class _Dependent(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         count = len(watch.part.inputs)
         ctx.watch, ctx.count, ctx.held = watch, len(given), None
-        ctx.others = [weakref.ref(t) for t in given[count:]]
+        ctx.others = [followed(t) for t in given[count:]]
         ctx.versions = [version_of(t) for t in given[count:]]
         ctx.hooks = [hooks_noticed(t, ctx, _hold) for t in given[count:]]
         if watch.part.limit is None:

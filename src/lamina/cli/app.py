@@ -117,9 +117,13 @@ def fuzz(
     workers: Annotated[int, typer.Option(help="Processes that run programs.", min=1)] = 1,
     seconds: Annotated[float, typer.Option(help="How long one draw of a program may take.", min=1)] = 120.0,
     to: Annotated[Path | None, typer.Option(help="Folder that takes the programs that differ.")] = None,
+    options: Annotated[
+        list[str] | None, typer.Option(help="An option of Lamina's, as capture=own; may be given again.")
+    ] = None,
 ) -> None:
     """Run random programs eagerly and compiled, and tell what differs; exits with status 1 if anything does."""
-    raise typer.Exit(run_fuzz(programs, seed, compile, only or [], workers, seconds, to))
+    target = "+".join((compile, *(options or ())))
+    raise typer.Exit(run_fuzz(programs, seed, target, only or [], workers, seconds, to))
 
 
 @app.command()

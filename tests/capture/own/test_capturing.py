@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 import lamina
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.pending import Pending
+from lamina.errors import GraphBroken
 from lamina.record import Record
 from tests.capture.own.changes import CASES, outcomes
 
@@ -232,6 +234,60 @@ def test_training_gives_eagers_gradients() -> None:
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(gradients, expected, strict=True))
 
 
+def test_a_view_that_a_graph_returns_leads_to_its_base() -> None:
+    """Of the base the graph computes nothing else."""
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True) * 1
+    part, total = own(lambda x, w: (x[1:], w.sum()))(x, w)
+    (part.sum() + total).backward()
+    assert torch.equal(x.grad, torch.tensor([[0.0], [1.0], [1.0]]).expand(3, 4))
+
+
+def test_whoever_watches_a_result_sees_its_whole_gradient() -> None:
+    def program(x):
+        y = torch.tanh(x)[:, -1]
+        return y, y / 2
+
+    seen = []
+    for function in (program, own(program)):
+        x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+        y, z = function(x)
+        y.retain_grad()
+        y.register_hook(lambda gradient: seen.append(gradient) or None)
+        (y.sum() + 3 * z.sum()).backward()
+        seen.append(y.grad)
+    assert all(torch.allclose(gradient, torch.full((2,), 2.5)) for gradient in seen)
+    assert len(seen) == 4
+
+
+def test_a_graph_that_switches_gradients_begins_as_the_program_does() -> None:
+    def program(x):
+        y = x * 2
+        with torch.no_grad():
+            z = y * 3
+        return opaque(y), z, (y * z).sum()
+
+    f, x = own(program), values().requires_grad_()
+    for _ in range(2):
+        found, wanted = f(x), program(x)
+        assert [t.requires_grad for t in found] == [t.requires_grad for t in wanted] == [True, False, True]
+        assert torch.is_grad_enabled()
+    found[2].backward()
+    assert torch.allclose(x.grad, 12 * values())
+
+
+def test_a_result_has_one_object_for_python_and_a_weak_reference_to_it() -> None:
+    references = []
+
+    def program(x):
+        y = x * 2
+        references.append(weakref.ref(y))
+        return y
+
+    y = own(program)(values())
+    assert references[0]() is y
+    assert torch.equal(y, values() * 2)
+
+
 def test_autograd_functions_and_hooks_of_the_users_run() -> None:
     class Twice(torch.autograd.Function):
         @staticmethod
@@ -396,9 +452,9 @@ def test_an_interrupt_leaves_the_users_tensors_computed() -> None:
 
 
 def test_what_it_does_not_do_is_left_to_dynamo_and_said() -> None:
-    f = lamina.compile(lambda x: x * 2 + 1, fullgraph=True, options={"capture": "own"})
+    f = lamina.compile(lambda x: x * 2 + 1, dynamic=True, options={"capture": "own"})
     assert torch.equal(f(values()), values() * 2 + 1)
-    assert any("fullgraph asks for one graph" in str(d.reason) for d in f.record.decisions())
+    assert any("dynamic asks for graphs" in str(d.reason) for d in f.record.decisions())
 
 
 def test_graphs_are_counted_and_kept_in_the_record() -> None:
@@ -423,3 +479,43 @@ def test_a_result_of_several_that_nothing_reads_leaves_nothing_to_eager() -> Non
     halved(values())
     assert not halved.record.decisions("eager")
     assert halved.stats().kernels == 1
+
+
+def test_fullgraph_is_one_graph() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.LayerNorm(8), nn.Linear(8, 2))
+    f = lamina.compile(model, fullgraph=True, options=OWN)
+    x = torch.randn(3, 4)
+    assert torch.allclose(f(x), model(x), atol=1e-6)
+
+
+def test_fullgraph_names_what_ends_the_graph_with_its_line() -> None:
+    kept = []
+
+    def asks_for_a_number(x):
+        return (x * 2).sum().item()
+
+    def calls_what_is_not_known(x):
+        y = x * 2
+        try:
+            return opaque(y) + 1
+        except Exception:
+            return y
+
+    def branches(x):
+        y = x * 2
+        kept.append(y)
+        return y if y.sum() > 0 else x
+
+    for program, what, line in (
+        (asks_for_a_number, "item", 1),
+        (calls_what_is_not_known, "graph_break", -1),
+        (branches, "__bool__", 3),
+    ):
+        f = lamina.compile(program, fullgraph=True, options=OWN)
+        for _ in range(2):
+            with pytest.raises(GraphBroken, match=what) as raised:
+                f(values())
+            if line > 0:
+                assert f"line {program.__code__.co_firstlineno + line}," in str(raised.value)
+            assert "without fullgraph" in raised.value.remedy
+    assert torch.equal(kept[-1], values() * 2)

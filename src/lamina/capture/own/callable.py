@@ -25,6 +25,7 @@ from lamina.capture.own.reuse.tracing import TracingWorld
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.torch_private import in_ordinary_state, recording
 from lamina.capture.reasons import BY_DYNAMO, OTHER_STATE
+from lamina.errors import GraphBroken
 from lamina.record import Record
 
 __all__ = ["interpreted_callable", "interprets"]
@@ -33,17 +34,24 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 def interpreted_callable(
-    target: Any, *, backend_callable: Backend, record: Record, attributes: Mapping[str, object] = MappingProxyType({})
+    target: Any,
+    *,
+    backend_callable: Backend,
+    record: Record,
+    fullgraph: bool = False,
+    attributes: Mapping[str, object] = MappingProxyType({}),
 ) -> Any:
     """``target``, a function, method or module, with the graphs of its torch calls compiled by ``backend_callable``.
 
     A call is interpreted, and what it reads is noted; a later one for which all of that is the same runs the same
-    graphs and writes. What comes back has the ``attributes``.
+    graphs and writes. What comes back has the ``attributes``. With ``fullgraph`` a call raises ``GraphBroken`` where it
+    would end its graph before it returns; what it has done to the program's objects until then stays done.
     """
+    entry_of = partial(_Entry, backend=backend_callable, record=record, fullgraph=fullgraph)
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target
-        return transparent(module, lambda original: _Entry(original, backend_callable, record).call, attributes)
-    entry = _Entry(target, backend_callable, record)
+        return transparent(module, lambda original: entry_of(original).call, attributes)
+    entry = entry_of(target)
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
         return entry.call(*args, **kwargs)
@@ -55,14 +63,12 @@ def interpreted_callable(
     return compiled
 
 
-def interprets(target: Any, fullgraph: bool, dynamic: bool | None, record: Record) -> bool:
+def interprets(target: Any, dynamic: bool | None, record: Record) -> bool:
     """Whether this front end does what is asked for; why not is noted in ``record``."""
     if isinstance(target, type):
         why = "a class is compiled"
     elif isinstance(target, torch.jit.ScriptModule):
         why = "it is a TorchScript module"
-    elif fullgraph:
-        why = "fullgraph asks for one graph"
     elif dynamic:
         why = "dynamic asks for graphs of all sizes"
     else:
@@ -75,8 +81,8 @@ def interprets(target: Any, fullgraph: bool, dynamic: bool | None, record: Recor
 class _Entry:
     """Calls of one target."""
 
-    def __init__(self, target: Any, backend: Backend, record: Record) -> None:
-        self.target, self.record = target, record
+    def __init__(self, target: Any, backend: Backend, record: Record, fullgraph: bool) -> None:
+        self.target, self.record, self.fullgraph = target, record, fullgraph
         self.regions = Regions(partial(_noted, backend, CaptureLog(record)))
         self.noted: set[str] = set()
         name = getattr(target, "__name__", type(target).__name__)
@@ -91,7 +97,7 @@ class _Entry:
         return self._interpreted(args, kwargs) if found is MISSING else found
 
     def _interpreted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        recorder = Recorder(self.regions, lambda: _user_line(machine), lambda: machine.watch())
+        recorder = Recorder(self.regions, lambda: _user_line(machine), lambda: machine.watch(), self.fullgraph)
         trace = Trace(lambda: _place(machine), state_of_torch()) if self.versions.wanted else None
         recorder.trace = trace
         capturing = CapturingWorld(recorder)
@@ -106,12 +112,25 @@ class _Entry:
             except BaseException as error:
                 result, raised = None, error
             recorder.flush()  # what this raises eager raises before
-        if raised is not None:
-            raise raised
+        try:
+            self._refuse(recorder)
+            if raised is not None:
+                raise raised
+        finally:
+            del raised  # whose traceback leads to this frame
         if trace is not None:
             with self.record.harmless("capture"):
                 self.versions.add(trace, result)
         return result
+
+    def _refuse(self, recorder: Recorder) -> None:
+        """Raise what ``fullgraph`` asks for, if something has ended the graph."""
+        if recorder.broken:
+            what, recorder.broken = recorder.broken, ""
+            raise GraphBroken(
+                f"fullgraph asks for one graph, which {what} ends in {self.subject[0]}",
+                remedy="move it out of the compiled function, or compile without fullgraph",
+            )
 
     def _note(self, name: str, decision: Decision) -> None:
         if name not in self.noted:

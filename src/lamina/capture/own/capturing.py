@@ -156,7 +156,7 @@ class CapturingWorld(PlainWorld):
         kind = type(owner)
         self.settle()
         if kind in (Pending, torch.Tensor):
-            self.recorder.flush()
+            self.recorder.end(f"the assignment to the attribute {name} of a tensor")
         elif kind.__flags__ & MADE_BY_PYTHON:
             set_by = setter_of(kind, name, plainly is None)
             if set_by is not None:
@@ -174,7 +174,7 @@ class CapturingWorld(PlainWorld):
             self.natively(delattr, (owner, name), {})
             return
         if kind in (Pending, torch.Tensor):
-            self.recorder.flush()
+            self.recorder.end(f"the deletion of the attribute {name} of a tensor")
         delattr(owner, name)
 
     def _reduced(self, function: Any, values: Any, *initial: Any) -> Any:
@@ -217,7 +217,7 @@ class CapturingWorld(PlainWorld):
     def natively(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of what is not understood: everything is computed before, and nothing is recorded in it."""
         recorder = self.recorder
-        recorder.flush()
+        recorder.end(_named(function, args))
         recorder.escaped("what may call the program back")
         recorder.regions.native += 1
         was_on = paused(recorder)
@@ -251,3 +251,9 @@ def _checked(function: Callable[..., Any], found: Any) -> Any:
     if function is iter and not hasattr(type(found), "__next__"):
         raise TypeError(f"iter() returned non-iterator of type '{type(found).__name__}'")
     return found
+
+
+def _named(function: Any, args: tuple[Any, ...]) -> str:
+    """What is called, in words; ``args`` are those of a function of the interpreter's that makes a call."""
+    called = args[0] if len(args) > 2 and isinstance(args[1], tuple) and callable(args[0]) else function
+    return f"the call of {getattr(called, '__qualname__', None) or type(called).__qualname__}"

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import os
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 from torch.overrides import TorchFunctionMode
 
 from lamina.base.drawing import may_draw
 from lamina.capture.own.autocast import Autocast
 from lamina.capture.own.fakes import Fakes, look
 from lamina.capture.own.nested import flat, frozen, mapped, tensors
-from lamina.capture.own.pending import Pending, lost, pending
+from lamina.capture.own.pending import Pending, pending
 from lamina.capture.own.places import by_interpreter
+from lamina.capture.own.results import become, computed_before, distinct
 from lamina.capture.own.reuse.run import Run
+from lamina.capture.own.segment import Segment, is_quiet
 from lamina.capture.own.torch_calls import (
     IDENTITY,
     QUERIES,
@@ -37,11 +37,9 @@ from lamina.capture.own.torch_private import (
     SET_GRAD,
     as_plain_tensors,
     autocast_states,
-    settings,
-    unhooked,
+    compiling,
     without_function_modes,
 )
-from lamina.ops.raising import holds
 
 __all__ = ["Recorder", "Regions"]
 
@@ -76,79 +74,8 @@ class Regions:
         self.compiled[key] = compiled
 
 
-class _Segment:
-    """A graph in the making, with the tensors that it reads and those that it computes."""
-
-    def __init__(self, regions: Regions) -> None:
-        self.stand_ins = regions.fakes()
-        self.mode = self.stand_ins.mode
-        self.graph = Graph()
-        self.key: list[Any] = []
-        self.inputs: list[torch.Tensor] = []
-        self.fakes: list[Any] = []
-        self.looks: list[Any] = []
-        self.alike: Counter[Any] = Counter()
-        self.uses: Counter[Any] = Counter()
-        self.input_nodes: dict[int, Node] = {}
-        self.nodes: dict[int, Node] = {}
-        self.pending: list[Pending] = []
-        self.numbers: dict[Node, int] = {}
-        self.state = (torch.is_grad_enabled(), autocast_states(), settings())
-        self.draws = self.writes = self.watched = self.switches = False
-
-    def share_memory(self) -> bool:
-        """Whether two of the tensors that it reads lie in the same memory."""
-        memories = [tensor.untyped_storage().data_ptr() for tensor in self.inputs if tensor.numel()]
-        return len(set(memories)) < len(memories)
-
-    def unread(self, outputs: list[Node]) -> list[Node]:
-        """Results of calls that may raise for what their operands hold, and that none of the ``outputs`` depends on."""
-        live, found = set(outputs), []
-        for node in reversed(self.graph.nodes):
-            if node not in live and node.op in ("call_function", "call_method") and not _is_quiet(node):
-                live.add(node)
-                found.extend(_tensors_of(node)[:1])
-            if node in live:
-                live.update(node.all_input_nodes)
-        return found
-
-    def module(self) -> GraphModule:
-        """The graph, each of its nodes with what it gives as the computation of fake tensors says it."""
-        gm = GraphModule(torch.nn.Module(), self.graph)
-        if self.stand_ins.copied:
-            with self.mode, unhooked(), contextlib.suppress(Exception):  # it was computed call by call
-                _Examples(gm).run(*self.fakes)
-        return gm
-
-    def fake_of(self, tensor: torch.Tensor) -> Any:
-        """What stands for ``tensor`` while nothing is computed."""
-        if type(tensor) is Pending:
-            if id(tensor._fake) not in self.nodes:
-                raise lost(tensor)
-            return tensor._fake
-        node = self.input_nodes.get(id(tensor))
-        if node is None:
-            appearance = look(tensor)
-            fake = self.stand_ins.of(tensor, appearance, self.alike[appearance])
-            self.alike[appearance] += 1
-            self.looks.append(appearance)
-            node = self.graph.placeholder(f"l_{len(self.inputs)}")
-            node.meta["example_value"] = fake
-            self.input_nodes[id(tensor)] = self.nodes[id(fake)] = node
-            self.numbers[node] = len(self.numbers)
-            self.inputs.append(tensor)
-            self.fakes.append(fake)
-        return node.meta["example_value"]
-
-
-class _Examples(Interpreter):
-    """Runs a graph on fake tensors and notes what each node gives."""
-
-    def run_node(self, n: Node) -> Any:
-        found = super().run_node(n)
-        if isinstance(found, torch.Tensor):
-            n.meta["example_value"] = found
-        return found
+class _Broken(BaseException):
+    """Ends a call whose graph would end before it does; the program's handlers of ordinary exceptions see nothing."""
 
 
 class Recorder(TorchFunctionMode):
@@ -156,14 +83,17 @@ class Recorder(TorchFunctionMode):
 
     ``place`` gives the user's line, as a stack trace of it, for each node. ``handled`` is asked where a call may raise
     for what is in its operands: whether the program may catch that. ``left``: the program has entered modes of its own,
-    so that nothing is recorded. ``trace`` is told of graphs that run and of calls that do not go into one; ``seen``
-    counts the calls that came here.
+    so that nothing is recorded. With ``whole`` what cannot be recorded ends the call: ``broken`` says what it is.
+    ``trace`` is told of graphs that run and of calls that do not go into one; ``seen`` counts the calls that came here.
     """
 
-    def __init__(self, regions: Regions, place: Callable[[], str], handled: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, regions: Regions, place: Callable[[], str], handled: Callable[[], bool], whole: bool = False
+    ) -> None:
         super().__init__()
-        self.regions, self.place, self.handled = regions, place, handled
-        self.segment: _Segment | None = None
+        self.regions, self.place, self.handled, self.whole = regions, place, handled, whole
+        self.broken = ""
+        self.segment: Segment | None = None
         self.left = False
         self.trace: Any = None
         self.seen = 0
@@ -183,7 +113,7 @@ class Recorder(TorchFunctionMode):
             found = self._recorded(func, args, kwargs)
             if found is not None:
                 return found[0]
-        self.flush()
+        self.end(name or str(func), always=True)
         self.escaped(name)
         self.regions.native += 1
         return func(*args, **kwargs)
@@ -192,6 +122,16 @@ class Recorder(TorchFunctionMode):
         """What ``name`` says uses tensors outside of graphs, or may do whatever it likes."""
         if self.trace is not None:
             self.trace.end(f"{name} runs between graphs")
+
+    def end(self, what: str, always: bool = False) -> None:
+        """Run what is recorded, since ``what`` cannot be; raises ``_Broken`` if the whole call is to be one graph.
+
+        Where nothing is recorded yet, it ends no graph, unless it is one that ``always`` does.
+        """
+        if self.whole and (always or self.segment is not None):
+            self.broken = self.broken or f"{what} ({self.place().strip()})"
+            raise _Broken(self.broken)
+        self.flush()
 
     def _set_grad(self, args: tuple[bool]) -> None:
         """Switch the grad mode: within a graph if there is one."""
@@ -206,7 +146,7 @@ class Recorder(TorchFunctionMode):
             return None
         if self.segment is not None and self.segment.state[1] != autocast_states():
             self.flush()
-        segment = self.segment or _Segment(self.regions)
+        segment = self.segment or Segment(self.regions.fakes())
         fake_args, fake_kwargs = mapped(args, tensors(segment.fake_of)), mapped(kwargs, tensors(segment.fake_of))
         found = self._looked_ahead(segment, func, fake_args, fake_kwargs)
         if found is None:
@@ -219,14 +159,14 @@ class Recorder(TorchFunctionMode):
         segment.draws = segment.draws or may_draw(name_of(func))
         segment.writes = segment.writes or writes(func, args, kwargs)
         self.regions.calls += 1
-        if not segment.watched and not _is_quiet(node):
+        if not segment.watched and not is_quiet(node):
             segment.watched = self.handled()
         if in_place(func):
             args[0]._fake = fake_args[0]
             return (None if name_of(func) == "__setitem__" else args[0],)
         return (self._results(found, node, {id(_fake_of(t, segment)): t for t in flat((args, kwargs))}),)
 
-    def _looked_ahead(self, segment: _Segment, func: Any, args: Any, kwargs: Any) -> Any:
+    def _looked_ahead(self, segment: Segment, func: Any, args: Any, kwargs: Any) -> Any:
         """Fake results of a call; None if a graph cannot hold it."""
         compute = partial(func, *args, **kwargs)
         operands = list({id(fake): fake for fake in flat((args, kwargs))}.values())
@@ -305,7 +245,7 @@ class Recorder(TorchFunctionMode):
         if self.watching:
             self.flush()
 
-    def _fill(self, segment: _Segment, key: Any, alive: list[Pending], outputs: list[Node]) -> None:
+    def _fill(self, segment: Segment, key: Any, alive: list[Pending], outputs: list[Node]) -> None:
         """Compile a graph, unless it is compiled, run it, and put its results in place."""
         grad, failed, aliased = torch.is_grad_enabled(), None, False
         with without_function_modes(), Autocast(segment.state[1]):
@@ -316,7 +256,7 @@ class Recorder(TorchFunctionMode):
                     return
                 computed = run(*segment.inputs)
                 before = [*map(id, computed)]
-                results = _distinct(computed, segment.inputs)
+                results = distinct(computed, segment.inputs)
                 aliased = before != [*map(id, results)]
                 del computed
             except Exception as error:
@@ -324,7 +264,7 @@ class Recorder(TorchFunctionMode):
                 if segment.draws or segment.writes:
                     raise
                 SET_GRAD(segment.state[0])
-                failed = _computed_before(error, segment, alive, outputs)
+                failed = computed_before(error, segment.graph, segment.inputs, alive, outputs)
             finally:
                 SET_GRAD(grad)
             if failed is not None:
@@ -333,11 +273,11 @@ class Recorder(TorchFunctionMode):
             del results[len(alive) :]  # the others are there so that their errors are
             results.reverse()  # so that nothing else holds a result that takes the place of a pending tensor
             for made in alive:
-                _become(made, results.pop())
+                become(made, results)
         if self.trace is not None and run is not None:
             self._tell(segment, run, alive, aliased)
 
-    def _tell(self, segment: _Segment, run: Callable[..., Any], alive: list[Pending], aliased: bool) -> None:
+    def _tell(self, segment: Segment, run: Callable[..., Any], alive: list[Pending], aliased: bool) -> None:
         """Tell the trace of a graph that has run."""
         self.trace.ran(
             Run(
@@ -353,7 +293,7 @@ class Recorder(TorchFunctionMode):
             )
         )
 
-    def _compiled(self, segment: _Segment, key: Any, outputs: list[Node]) -> Callable[..., Any] | None:
+    def _compiled(self, segment: Segment, key: Any, outputs: list[Node]) -> Callable[..., Any] | None:
         """A graph as a function of its inputs; None if nobody would see that it ran."""
         if key in self.regions.compiled and not (segment.writes and segment.share_memory()):
             return self.regions.compiled[key]
@@ -365,78 +305,18 @@ class Recorder(TorchFunctionMode):
         if segment.writes and segment.share_memory():
             self.escaped("a graph that writes to tensors that share memory")
             return GraphModule(torch.nn.Module(), segment.graph).forward  # the compiled one keeps inputs apart
-        compiled = self.regions.backend(segment.module(), segment.fakes)
+        gm = segment.module()
+        SET_GRAD(segment.state[0])  # the graph may switch it
+        with compiling(segment.mode):
+            compiled = self.regions.backend(gm, segment.fakes)
         SET_GRAD(segment.state[0])
         self.regions.keep(key, compiled)
         return compiled
-
-
-def _computed_before(error: Exception, segment: _Segment, alive: list[Pending], outputs: list[Node]) -> Exception:
-    """Compute call by call up to the one that raises, as eager does; gives what it raises, which is ``error`` if none.
-
-    The tensors that are computed before it have their values.
-    """
-    calls = Interpreter(GraphModule(torch.nn.Module(), segment.graph))
-    calls.args_iter = iter(segment.inputs)
-    raised = error
-    for node in segment.graph.nodes:
-        try:
-            calls.env[node] = calls.run_node(node) if node.op != "output" else None
-        except Exception as its_own:
-            raised = its_own
-            break
-    found = [(made, calls.env[node]) for made, node in zip(alive, outputs, strict=True) if node in calls.env]
-    calls.env.clear()
-    while found:
-        made, real = found.pop()
-        taken = any(real is other for _, other in found) or any(real is given for given in segment.inputs)
-        _become(made, _again(real) if taken else real)
-    return raised
-
-
-_swap: Callable[[torch.Tensor, torch.Tensor], None] = torch.utils.swap_tensors
-
-
-def _become(made: Pending, real: torch.Tensor) -> None:
-    """Make a pending tensor the one that was computed for it."""
-    made.__dict__.clear()
-    try:
-        _swap(made, real)
-    except (RuntimeError, AssertionError):  # somebody else holds what was computed
-        _swap(made, _again(real))
-
-
-def _again(tensor: torch.Tensor) -> torch.Tensor:
-    """Another tensor that is ``tensor``, with its history and its memory."""
-    with torch.set_grad_enabled(not (tensor.is_leaf and tensor.requires_grad)):  # such a view was made without
-        return tensor.view_as(tensor)
-
-
-def _distinct(results: Iterable[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The results of a graph, none of which is an input or another result: each takes the place of a tensor."""
-    taken = {id(tensor) for tensor in inputs}
-    found = []
-    for result in results:
-        found.append(_again(result) if id(result) in taken else result)
-        taken.add(id(result))
-    return found
-
-
-def _tensors_of(node: Node) -> list[Node]:
-    """The tensors that a call gives, as nodes."""
-    if isinstance(node.meta.get("example_value"), torch.Tensor):
-        return [node]
-    return [tensor for user in node.users if user.target is operator.getitem for tensor in _tensors_of(user)]
-
-
-def _is_quiet(node: Node) -> bool:
-    """Whether a node raises for no values, as far as is known."""
-    return node.target is SET_GRAD or holds(node)
 
 
 def _looks(value: Any) -> Any:
     return value._fake if type(value) is Pending else value
 
 
-def _fake_of(tensor: torch.Tensor, segment: _Segment) -> Any:
+def _fake_of(tensor: torch.Tensor, segment: Segment) -> Any:
     return segment.fake_of(tensor)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch._C import _functorch
+from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack, get_overridable_functions
@@ -19,7 +21,9 @@ __all__ = [
     "STATE_QUERIES",
     "as_plain_tensors",
     "autocast_states",
+    "compiling",
     "fake_mode",
+    "held_by_python",
     "in_ordinary_state",
     "is_fake",
     "is_plain",
@@ -30,6 +34,7 @@ __all__ = [
     "recording",
     "resumed",
     "settings",
+    "take_place",
     "unhooked",
     "unseen",
     "without_function_modes",
@@ -139,6 +144,11 @@ def fake_mode() -> Any:
     return FakeTensorMode(allow_non_fake_inputs=False)
 
 
+def compiling(mode: Any) -> contextlib.AbstractContextManager[Any]:
+    """A graph is compiled within, whose tensors without values are of ``mode``; AOTAutograd notes what it finds."""
+    return tracing(TracingContext(mode))
+
+
 @contextlib.contextmanager
 def unhooked() -> Iterator[None]:
     """Computation of which hooks of the caller's on saved tensors see nothing, and torch logs no errors."""
@@ -200,6 +210,38 @@ def meta_tensor(kind: type[torch.Tensor], fake: torch.Tensor) -> Any:
         device=fake.device,
         requires_grad=fake.requires_grad,
     )
+
+
+def held_by_python(tensor: torch.Tensor) -> int:
+    """How many references to the object ``tensor`` there are, without that of the tensor beneath it."""
+    held_beneath: int = tensor._use_count()  # type: ignore[attr-defined]
+    return sys.getrefcount(tensor) - (_KEPT if held_beneath > 1 else 0)
+
+
+def _kept_for_others() -> int:
+    """References that a tensor has to its own object while others hold it beneath Python: one, in newer versions."""
+    tensor = torch.empty(1)
+    before = sys.getrefcount(tensor)
+    view = tensor.view(1)
+    kept = sys.getrefcount(tensor) - before
+    del view
+    return kept
+
+
+_KEPT = _kept_for_others()
+
+
+def take_place(made: torch.Tensor, real: torch.Tensor) -> None:
+    """Make the object ``made`` the tensor that ``real`` is, for those too who hold that tensor beneath Python.
+
+    ``torch.utils.swap_tensors`` refuses where autograd holds one, as it does of a result that others depend on.
+    """
+    hooks = real._backward_hooks
+    made.__class__, real.__class__ = real.__class__, made.__class__
+    made.__dict__, real.__dict__ = real.__dict__, made.__dict__
+    torch._C._swap_tensor_impl(made, real)
+    if hooks is not None:  # which belong to the object
+        made._backward_hooks = hooks
 
 
 STATE_QUERIES: frozenset[Any] = frozenset(

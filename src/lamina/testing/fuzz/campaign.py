@@ -76,7 +76,8 @@ class Campaign:
 
 def target_of(name: str, seed: int) -> str:
     """The compile function of a seed: for "lamina" kernels in some programs, the interpreter in the others."""
-    return name if name != LAMINA or seed % KERNELS == 0 else f"{LAMINA}:interp"
+    base, sign, options = name.partition("+")
+    return name if base != LAMINA or seed % KERNELS == 0 else f"{LAMINA}:interp{sign}{options}"
 
 
 def fuzz(

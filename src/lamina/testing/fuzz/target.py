@@ -23,22 +23,25 @@ _TURNS = "turns"
 
 def is_lamina(name: str) -> bool:
     """Whether the compile function takes Lamina's options."""
-    return name.partition(":")[0] == LAMINA
+    return name.partition("+")[0].partition(":")[0] == LAMINA
 
 
 def compile_function(name: str) -> Callable[..., Any]:
     """``none`` leaves functions as they are, ``lamina`` and ``lamina:BACKEND`` compile with Lamina, strictly; under
     ``lamina:turns`` every graph that may be takes its calls in turns with eager.
 
+    ``+name=value`` after those of Lamina's sets an option, as often as there are such.
     ``package.module:function`` is a function like ``torch.compile``; keywords that it has no parameters for are left
     out. Any other name is a backend of torch.compile. Raises ``BadArgument`` for a name that is none of them.
     """
     if name == "none":
         return _unchanged
+    name, *options = name.split("+") if is_lamina(name) else (name,)
     family, _, backend = name.partition(":")
     if family == LAMINA:
-        turns = {"compare_eager": "always"} if backend == _TURNS else {}
-        made = partial(_with_lamina, "interp" if turns else backend or LAMINA, turns)
+        turns: dict[str, Any] = {"compare_eager": "always"} if backend == _TURNS else {}
+        given = {**turns, **dict(map(_option, options))}
+        made = partial(_with_lamina, "interp" if turns else backend or LAMINA, given)
         made(abs)
         return made
     if backend:
@@ -50,6 +53,14 @@ def compile_function(name: str) -> Callable[..., Any]:
             remedy=f"use none, lamina, lamina:interp, package.module:function, {known}",
         )
     return partial(_with_torch, name)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """An option's name and its value: a truth value, a number or a text."""
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise BadArgument(f"{text!r} sets no option", remedy="write name=value")
+    return name, {"true": True, "false": False}.get(value, int(value) if value.isdecimal() else value)
 
 
 def _unchanged(function: Any = None, **_: Any) -> Any:

@@ -1,0 +1,69 @@
+"""Results of graphs, put in the place of the pending tensors that they were computed for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+import torch
+from torch.fx import Graph, GraphModule, Interpreter, Node
+
+from lamina.base.followed import moved
+from lamina.capture.own.pending import Pending
+from lamina.capture.own.torch_private import held_by_python, take_place
+
+__all__ = ["become", "computed_before", "distinct"]
+
+
+def computed_before(
+    error: Exception, graph: Graph, inputs: list[torch.Tensor], alive: list[Pending], outputs: list[Node]
+) -> Exception:
+    """Compute call by call up to the one that raises, as eager does; gives what it raises, which is ``error`` if none.
+
+    The tensors that are computed before it have their values.
+    """
+    calls = Interpreter(GraphModule(torch.nn.Module(), graph))
+    calls.args_iter = iter(inputs)
+    raised = error
+    for node in graph.nodes:
+        try:
+            calls.env[node] = calls.run_node(node) if node.op != "output" else None
+        except Exception as its_own:
+            raised = its_own
+            break
+    computed = [(made, node) for made, node in zip(alive, outputs, strict=True) if node in calls.env]
+    results = distinct([calls.env[node] for _, node in computed], inputs)
+    calls.env.clear()
+    for made, _ in reversed(computed):
+        become(made, results)
+    return raised
+
+
+def become(made: Pending, results: list[torch.Tensor]) -> None:
+    """Make a pending tensor the last of the ``results``, which is taken from there."""
+    real = results.pop()
+    if held_by_python(real) > _HELD_HERE:  # somebody else's object keeps its tensor
+        real = _again(real)
+    made.__dict__.clear()
+    moved(real, made)
+    take_place(made, real)
+
+
+_HELD_HERE = sys.getrefcount(object()) + 2
+"""References to what a variable of ``become``, one of ``held_by_python`` and the argument of ``getrefcount`` hold."""
+
+
+def _again(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor that is ``tensor``, with its history and its memory."""
+    with torch.set_grad_enabled(not (tensor.is_leaf and tensor.requires_grad)):  # such a view was made without
+        return tensor.view_as(tensor)
+
+
+def distinct(results: Iterable[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The results of a graph, none of which is an input or another result: each takes the place of a tensor."""
+    taken = {id(tensor) for tensor in inputs}
+    found = []
+    for result in results:
+        found.append(_again(result) if id(result) in taken else result)
+        taken.add(id(result))
+    return found
