@@ -72,7 +72,7 @@ def _compare_keys() -> None:
 
 
 def _compares_itself(variable: Any) -> bool:
-    """Whether a variable is an object of a class with an ``__eq__`` of its own; Dynamo compares all fields by itself."""
+    """Whether a variable is an object of a class with an ``__eq__`` of its own, which is not that of all fields."""
     found = variable.realize() if issubclass(type(variable), LazyVariableTracker) else variable
     if not issubclass(type(found), UserDefinedObjectVariable):
         return False
