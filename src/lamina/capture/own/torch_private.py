@@ -17,6 +17,7 @@ from torch.overrides import _get_current_function_mode_stack, get_overridable_fu
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 __all__ = [
+    "SETTINGS",
     "SET_GRAD",
     "STATE_QUERIES",
     "as_plain_tensors",
@@ -27,6 +28,7 @@ __all__ = [
     "in_ordinary_state",
     "is_fake",
     "is_plain",
+    "is_wrapped",
     "looking_like",
     "meta_tensor",
     "overridable",
@@ -45,6 +47,8 @@ SET_GRAD: Callable[[bool], None] = torch._C._set_grad_enabled
 
 as_plain_tensors = torch._C.DisableTorchFunctionSubclass
 """A context in which operations see no class of a tensor's."""
+is_wrapped: Callable[[torch.Tensor], bool] = _functorch.is_functorch_wrapped_tensor
+"""Whether a tensor is one of a ``torch.func`` transform's."""
 unseen = torch._C.DisableTorchFunction
 """A context in which no function mode and no class of a tensor's sees operations."""
 _function_modes: Callable[[], list[Any]] = _get_current_function_mode_stack
@@ -65,22 +69,29 @@ def in_ordinary_state() -> bool:
 
 def autocast_states() -> tuple[Any, ...]:
     """What autocast does on CPUs and GPUs: (device, enabled, dtype) each, and whether it caches casts."""
-    kinds = ("cpu", "cuda")
-    each = tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds)
-    return (*each, torch.is_autocast_cache_enabled())
+    enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+    return (
+        ("cpu", enabled("cpu"), dtype("cpu")),
+        ("cuda", enabled("cuda"), dtype("cuda")),
+        torch.is_autocast_cache_enabled(),
+    )
 
 
 def settings() -> tuple[Any, ...]:
     """What torch's settings say that decides how operations compute."""
-    return (
-        torch.get_default_dtype(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(),
-        torch.get_num_threads(),
-        torch.backends.cudnn.benchmark,
-        torch.backends.cudnn.deterministic,
-        torch.backends.cudnn.enabled,
-    )
+    return tuple(ask() for ask in SETTINGS)
+
+
+SETTINGS: tuple[Callable[[], Any], ...] = (
+    torch.get_default_dtype,
+    torch._C._get_deterministic_algorithms,
+    torch._C._get_float32_matmul_precision,
+    torch.get_num_threads,
+    torch._C._get_cudnn_benchmark,
+    torch._C._get_cudnn_deterministic,
+    torch._C._get_cudnn_enabled,
+)
+"""Functions that tell torch's settings."""
 
 
 @contextlib.contextmanager

@@ -18,22 +18,11 @@ from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
-from lamina.capture.own.torch_private import STATE_QUERIES
+from lamina.capture.own.torch_private import SETTINGS, STATE_QUERIES
 
 __all__ = ["Calls"]
 
-_DETERMINED = frozenset(
-    map(
-        id,
-        (
-            *STATE_QUERIES,
-            torch.get_default_dtype,
-            torch.are_deterministic_algorithms_enabled,
-            torch.get_float32_matmul_precision,
-            torch.get_num_threads,
-        ),
-    )
-)
+_DETERMINED = frozenset(map(id, (*STATE_QUERIES, *SETTINGS)))
 """Functions of torch's whose answer the state of torch at the begin of the call decides."""
 
 _WALKERS = (

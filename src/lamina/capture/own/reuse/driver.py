@@ -10,7 +10,7 @@ import torch
 
 from lamina.capture.own.reuse.facts import Fact, constant_key, is_settled
 from lamina.capture.own.reuse.trace import DICTS, Trace
-from lamina.capture.own.torch_private import SET_GRAD, autocast_states, is_plain, settings
+from lamina.capture.own.torch_private import SET_GRAD, autocast_states, is_wrapped, settings
 
 __all__ = ["Driver", "Miss", "share_memory", "state_of_torch"]
 
@@ -85,7 +85,7 @@ class Driver:
         space: dict[str, Any] = {f"m{number}": Miss(fact) for number, fact in enumerate(facts)}
         space.update(self._constants)
         space.update(
-            gone=Miss(None), state=state_of_torch, is_plain=is_plain, share_memory=share_memory,
+            gone=Miss(None), state=state_of_torch, is_wrapped=is_wrapped, share_memory=share_memory,
             constant_key=constant_key, new=object.__new__, bound=MethodType, within=_within, distinct=_distinct,
         )  # fmt: skip
         exec(compile(self.source, "<driver of a call>", "exec"), space)

@@ -232,7 +232,8 @@ def _looks(facts: Facts, names: list[str], value: Any) -> str:
         f"{p}.device != {facts.object(device)}",
         f"{p}.is_conj() is not {conj}",
         f"{p}.is_neg() is not {neg}",
-        f"not is_plain({p})",
+        f"{p}.layout is not {facts.object(torch.strided)}",
+        f"{p}.is_quantized or {p}.is_inference() or is_wrapped({p})",
     ]
     return " or ".join(asked)
 
