@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import lamina
+from lamina.errors import BadArgument
 from lamina.explain.explanation import Explanation, _coloured
 
 HERE = Path(__file__).name
@@ -132,3 +133,8 @@ def test_what_a_compiled_module_prints() -> None:
     assert "(0): compiled by Lamina" in repr(nn.Sequential(compiled))
     named = lamina.compile(type("Own", (nn.Linear,), {"stats": 7})(2, 2))
     assert named.stats == 7
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    with pytest.raises(BadArgument, match="was given a int"):
+        lamina.explain(3)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from lamina.backends.registry import as_backend
-from lamina.backends.settings import options_for
+from lamina.backends.settings import check_arguments, options_for
 from lamina.compile import compile_recorded
 from lamina.explain.explanation import Explanation
 from lamina.explain.torch_private import tree_leaves
@@ -37,10 +37,11 @@ def explain(
 
     ``model`` is a function or module, and is compiled as ``lamina.compile`` does; or what that returned, and then its
     record is explained after the call. With ``backward``, gradients of all results that have some are taken, and
-    dropped, so that the backward pass is compiled, too.
+    dropped, so that the backward pass is compiled, too. Raises ``BadArgument`` for wrong arguments.
     """
     compiled, record = model, getattr(model, "record", None)
     if not isinstance(record, Record):
+        check_arguments(model, fullgraph, dynamic, False)
         backend = as_backend("lamina")
         record = _OwnRecord(getattr(model, "__name__", type(model).__name__))
         compiled = compile_recorded(model, options_for(backend, mode, options), backend, record, fullgraph, dynamic)
