@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lamina.capture.own.results import distinct
 from lamina.capture.own.reuse.facts import Fact, constant_key, is_settled
 from lamina.capture.own.reuse.trace import DICTS, Trace
 from lamina.capture.own.torch_private import SET_GRAD, autocast_states, is_wrapped, settings
@@ -86,7 +87,7 @@ class Driver:
         space.update(self._constants)
         space.update(
             gone=Miss(None), state=state_of_torch, is_wrapped=is_wrapped, share_memory=share_memory,
-            constant_key=constant_key, new=object.__new__, bound=MethodType, within=_within, distinct=_distinct,
+            constant_key=constant_key, new=object.__new__, bound=MethodType, within=_within, distinct=distinct,
         )  # fmt: skip
         exec(compile(self.source, "<driver of a call>", "exec"), space)
         checks = self.source.split("    except Exception:")[0] + "    except Exception:\n        return gone\n"
@@ -190,13 +191,3 @@ def _within(grad: bool, run: Callable[..., Any], inputs: tuple[torch.Tensor, ...
         return run(*inputs)
     finally:
         SET_GRAD(before)
-
-
-def _distinct(results: Any, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    """The results of a graph, none of which is an input or another result."""
-    taken = {id(tensor) for tensor in inputs}
-    found = []
-    for result in results:
-        found.append(result.view_as(result) if id(result) in taken else result)
-        taken.add(id(result))
-    return found
