@@ -86,6 +86,11 @@ def test_a_region_that_draws_numbers_draws_them_again(tmp_path: Path) -> None:
     lines = run(tmp_path, region["program"], text_of(found, f"{region['kind']}:{region['name']}"))
     assert lines
     assert all(line.endswith("at most 0 apart") for line in lines)
+    compiled(torch.randn(8, 64, requires_grad=True)).sum().backward()
+    found = document(compiled.record, assembly=False)
+    backward = found["regions"][-1]
+    assert "philox_uniform" in text_of(found, f"backward:{backward['name']}")
+    assert backward["program"] is None
 
 
 def test_attributes_and_graphs_within_are_made_too(tmp_path: Path) -> None:
