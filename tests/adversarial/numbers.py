@@ -122,3 +122,25 @@ def roots_of_half_precision(compile):
     values = torch.tensor([-0.0, 0.0, -math.inf, math.inf, 4.0, -1.0] * 7)
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         yield g(values.to(dtype))
+
+
+def additions_to_one_place(compile):
+    """What is added may be a number, and where to another one: it is added as often as there are places."""
+
+    def f(x):
+        zeros = torch.zeros(2, 2, dtype=torch.int64)
+        y = x.scatter_add(0, zeros, torch.ones(2, 2)), x.scatter(1, zeros + 1, 1.0, reduce="add")
+        z = x.index_put((zeros[0],), torch.tensor(1.0), accumulate=True), x.index_add(0, zeros[0], torch.ones(2, 2))
+        return y, z, x.put(zeros, torch.ones(2, 2), accumulate=True)
+
+    def of_gradients(x):
+        zeros = torch.zeros(3, dtype=torch.int64)
+        parts = x[zeros], F.embedding(zeros, x), x.index_select(0, zeros), x.take(zeros), x.gather(0, zeros[None])
+        return sum(part.sum() for part in parts)
+
+    g, h = compile(f), compile(of_gradients)
+    for seed in range(2):
+        yield g(sample(3, 2, seed=seed))
+        x = sample(3, 3, seed=seed, grad=True)
+        h(x).backward()
+        yield x.grad

@@ -6,11 +6,13 @@ here as written only.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from lamina.ir.access import views
 from lamina.ir.index import Loaded
-from lamina.ir.loops import Equation, LibraryCall, Load, Step, Store
+from lamina.ir.loops import Equation, LibraryCall, Load, Nest, Step, Store, axes_of, axes_of_values
 
-__all__ = ["gathers", "loaded", "stored"]
+__all__ = ["additions", "gathers", "loaded", "stored"]
 
 
 def loaded(step: Step) -> tuple[str, ...]:
@@ -31,3 +33,13 @@ def stored(step: Step) -> tuple[str, ...]:
 def gathers(eqn: Equation) -> bool:
     """Whether an equation loads at places that are loaded themselves."""
     return isinstance(eqn, Load) and any(isinstance(a, Loaded) for e in eqn.index for a in e.atoms())
+
+
+def additions(nest: Nest) -> Counter[tuple[str, frozenset[str]]]:
+    """The stores that add to a buffer, with the axes that each runs over.
+
+    A store runs along an axis only if its place, mask or value varies there: ``x[zeros(2)] += 1`` adds twice, which
+    it no longer does where a known number takes the place of the loaded zeros.
+    """
+    varies = axes_of_values(nest)
+    return Counter((e.buffer, axes_of(e, varies)) for e in nest.body if isinstance(e, Store) and e.mode != "set")

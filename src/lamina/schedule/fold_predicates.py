@@ -13,6 +13,7 @@ from dataclasses import replace
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, as_expr
 from lamina.ir.loops import Compute, Constant, Equation, Index, Load, Nest, Origin, Store
+from lamina.schedule.accesses import additions
 from lamina.schedule.simplify import rename, simplify
 
 __all__ = ["fold_predicates", "without_known_predicates"]
@@ -53,10 +54,11 @@ def fold_predicates(body: Sequence[Equation], zeros: bool = False) -> list[Equat
 
 
 def without_known_predicates(nest: Nest, numerics: str) -> Nest:
-    """The nest without masks that are known: an axis may have been cut or coarsened where they begin."""
+    """The nest without masks that are known, as an axis was cut or coarsened where they begin; see ``additions``."""
     if not any(isinstance(e, Load) and e.mask is not None for e in nest.body):
         return nest
-    return Nest(nest.name, nest.axes, simplify(fold_predicates(nest.body), numerics))
+    known = Nest(nest.name, nest.axes, simplify(fold_predicates(nest.body), numerics))
+    return known if additions(known) == additions(nest) else nest
 
 
 def _value(

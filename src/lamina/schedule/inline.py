@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lamina.ir.index import Atom, Axis, Expr
 from lamina.ir.loops import Compute, Constant, Equation, Load, Nest, Store, defined
+from lamina.schedule.accesses import additions
 from lamina.schedule.align import bare_axis
 from lamina.schedule.simplify import rename, simplify
 
@@ -13,7 +14,7 @@ __all__ = ["Names", "inline_into"]
 def inline_into(nest: Nest, buffer: str, producer: Nest, numerics: str) -> Nest | None:
     """``nest`` with every load of ``buffer`` replaced by the computation of ``producer``, which stores it.
 
-    ``None`` when the producer's store does not name each of its axes once.
+    ``None`` when the producer's store does not name each of its axes once, or a store would add less often.
     """
     store = producer.body[-1]
     if not isinstance(store, Store) or store.buffer != buffer or any(isinstance(e, Store) for e in producer.body[:-1]):
@@ -38,7 +39,8 @@ def inline_into(nest: Nest, buffer: str, producer: Nest, numerics: str) -> Nest 
             names[eqn.out] = _copy(body, producer, store, axes, eqn, fresh)
         else:
             body.append(eqn)
-    return Nest(nest.name, nest.axes, simplify(body, numerics))
+    changed = Nest(nest.name, nest.axes, simplify(body, numerics))
+    return changed if additions(changed) == additions(nest) else None
 
 
 class Names:
