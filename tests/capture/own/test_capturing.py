@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 
@@ -286,6 +287,18 @@ def test_a_result_has_one_object_for_python_and_a_weak_reference_to_it() -> None
     y = own(program)(values())
     assert references[0]() is y
     assert torch.equal(y, values() * 2)
+
+
+def test_results_end_when_nobody_holds_them() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        found = own(lambda x: (x + 1, x.sum()))(values())
+        reference = weakref.ref(found[0])
+        del found
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 def test_autograd_functions_and_hooks_of_the_users_run() -> None:

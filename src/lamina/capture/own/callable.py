@@ -118,6 +118,7 @@ class _Entry:
                 raise raised
         finally:
             del raised  # whose traceback leads to this frame
+            _let_go(machine)
         if trace is not None:
             with self.record.harmless("capture"):
                 self.versions.add(trace, result)
@@ -143,6 +144,13 @@ def _noted(backend: Backend, log: CaptureLog, gm: GraphModule, examples: Sequenc
     with log.record.harmless("capture"):
         log.record.keep("", "capture", Captured(gm, 0))
     return compiled_graph(backend, gm, examples, log)
+
+
+def _let_go(machine: Machine) -> None:
+    """Have the machine leave the world of a call, whose parts lead to each other; generators it made need it still."""
+    if not machine.generators:
+        vars(machine.world).clear()
+        del machine.world
 
 
 def _place(machine: Machine) -> str:

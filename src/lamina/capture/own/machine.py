@@ -96,6 +96,7 @@ class Machine:
         self.frames: list[Frame] = []
         self.places = Places()
         self.watched: tuple[Frame, Handler] | None = None
+        self.generators = 0
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``function``, with what it calls interpreted as well where that is possible."""
@@ -178,6 +179,7 @@ class Machine:
     def _result_of(self, frame: Frame) -> Any:
         if frame.code.co_flags & CO_GENERATOR:
             made: Any = _generator(self, frame)
+            self.generators += 1
             made.__name__, made.__qualname__ = frame.function.__name__, frame.function.__qualname__
             return made
         outer = frame.outer = self.handled

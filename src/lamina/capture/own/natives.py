@@ -27,10 +27,10 @@ _PURE = frozenset(
     )
 )  # fmt: skip
 """Builtins that only ask their arguments, which function modes see where they are tensors."""
-CONSUMERS = frozenset(map(id, (list, tuple, set, frozenset, sum, any, all, max, min, sorted, enumerate, zip)))
+CONSUMERS = frozenset(map(id, (list, tuple, set, frozenset, sum, any, all, max, min, sorted)))
 """Builtins that take the values of iterables one by one."""
 
-KEEPING = frozenset(map(id, (list, tuple, enumerate, zip)))
+KEEPING = frozenset(map(id, (list, tuple)))
 """Those of them that ask nothing of the values."""
 
 
