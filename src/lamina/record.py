@@ -152,6 +152,11 @@ class Record:
         """
         return run
 
+    def ended(self, is_wanted: Callable[[object], bool]) -> float | None:
+        """When the last stage ended, if its value is the one that is wanted."""
+        last = self.stages[-1] if self.stages else None
+        return last.ended if last is not None and is_wanted(last.value) else None
+
     def booked(self) -> float:
         """Seconds of all stages together."""
         return sum(stage.seconds for stage in self.stages)

@@ -165,9 +165,8 @@ def _captured_at(gm: torch.fx.GraphModule, record: Record) -> float:
 
     What is logged of the capture takes time, too.
     """
-    last = record.stages[-1] if record.stages else None
-    captured = last is not None and isinstance(last.value, Captured) and last.value.gm is gm
-    return last.ended if last is not None and captured else time.perf_counter()
+    ended = record.ended(lambda value: isinstance(value, Captured) and value.gm is gm)
+    return time.perf_counter() if ended is None else ended
 
 
 def compiled_graph(
