@@ -20,7 +20,7 @@ from torch import is_inference_mode_enabled
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot import reasons
-from lamina.aot.autograd.torch_private import asked_of_engine, direct_apply, hooks_noticed
+from lamina.aot.autograd.torch_private import direct_apply
 from lamina.aot.differentiable import why_not_again
 from lamina.aot.eager_history import reach_in_eager
 from lamina.aot.norm_statistics import unread
@@ -38,6 +38,7 @@ from lamina.aot.torch_private import (
     never_captured,
     transforms_are_active,
 )
+from lamina.aot.watched.torch_private import asked_of_engine, hooks_noticed
 from lamina.base.captured import example, memory
 from lamina.base.followed import followed
 from lamina.base.fx.copying import copy_nodes

@@ -1,0 +1,1 @@
+"""Who asks for the gradient of a tensor."""
