@@ -123,3 +123,28 @@ def test_one_graph_that_was_asked_for_is_not_replaced_by_python() -> None:
     compiled = lamina.compile(lambda x: _only_eager(x) * 3, fullgraph=True)
     with pytest.raises(Exception, match="known to eager only"):
         compiled(torch.ones(2))
+
+
+def _of_modes(x: Tensor, mode: str) -> Tensor:
+    if mode == "wrong":
+        raise ValueError(mode)
+    return x.sin() + 1
+
+
+def test_a_function_that_raised_is_compiled_in_a_later_call() -> None:
+    compiled = lamina.compile(_of_modes)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="wrong"):
+            compiled(torch.ones(3), "wrong")
+    assert compiled.stats().graphs == 0
+    torch.testing.assert_close(compiled(torch.ones(3), "right"), torch.ones(3).sin() + 1)
+    assert compiled.stats().graphs == 1
+
+
+def test_a_function_that_raises_always_is_captured_a_few_times_only() -> None:
+    compiled = lamina.compile(_of_modes)
+    for _ in range(12):
+        with pytest.raises(ValueError, match="wrong"):
+            compiled(torch.ones(3), "wrong")
+    compiled(torch.ones(3), "right")
+    assert compiled.stats().graphs == 0

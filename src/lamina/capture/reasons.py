@@ -31,6 +31,7 @@ __all__ = [
     "OTHER_BREAK",
     "OTHER_STATE",
     "PASSED_OVER",
+    "RAISED",
     "REUSED",
     "RUN_BY_PYTHON",
     "SIZE_FIXED",
@@ -135,7 +136,7 @@ _CONVERTED = _BREAKS.add(
     "An operation is given an object that a graph cannot hold, as those of quantised modules hold packed weights.",
     "compile the functions around it; for quantised weights use torchao's, which are tensors",
 )
-_RAISED = _BREAKS.add(
+RAISED = _BREAKS.add(
     15,
     "an exception is raised while the function is captured ({context})",
     "An exception that the function does not handle itself was raised in what Dynamo traced.",
@@ -214,8 +215,8 @@ BREAKS = {
     "Unsupported context manager": _MANAGER,
     "logging.Logger method not supported for non-export cases": _LOGGED,
     "Failed to convert args/kwargs to proxy": _CONVERTED,
-    "Observed exception": _RAISED,
-    "Observed exception (EXCEPT_HANDLER)": _RAISED,
+    "Observed exception": RAISED,
+    "Observed exception (EXCEPT_HANDLER)": RAISED,
     "Attempt to trace generator": GENERATOR,
     "Unsupported method call": _METHOD,
     "Unhandled tensor method": _METHOD,

@@ -26,6 +26,7 @@ from lamina.capture.fixed_sizes.torch_private import FixedSizes
 from lamina.capture.log import CaptureLog
 from lamina.capture.modes.switches import place_of
 from lamina.capture.modes.torch_private import is_checkpointed, refused_code, refused_frame
+from lamina.capture.reasons import RAISED
 from lamina.capture.recompiles.reasons import LIMIT_REACHED
 
 __all__ = ["SKIPPED", "callback_within"]
@@ -69,7 +70,8 @@ class FrameCallback(CatchErrorsWrapper):
     one that starts with gradients on within inference mode: Dynamo leaves that to trace, and takes gradients to be off.
 
     Where Dynamo fails on a frame that need not be one graph, Python runs the frame: if the inputs were to blame, with
-    eager's own exception, which Dynamo replaces by one of its own; and otherwise with eager's result.
+    eager's own exception, which Dynamo replaces by one of its own; and otherwise with eager's result. So it does if the
+    program raises an exception that leaves the frame; with other arguments it may not, so it is captured again then.
     """
 
     def __init__(
@@ -94,12 +96,15 @@ class FrameCallback(CatchErrorsWrapper):
         """How many calls Python brought to an end for each function whose capture had failed in them."""
         self.left: set[CodeType] = set()
         """The functions that Python ran for another reason than a failure, of which it was told."""
+        self.raised: dict[CodeType, int] = {}
+        """How often an exception of the program's own ended the capture of each function."""
 
     def __call__(self, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
         if not self.whole and (why := refused_frame(frame.f_code)):
             return self._left_to_python(frame.f_code, why)
         if not self.whole and is_checkpointed(self.entry):
             return self._left_to_python(frame.f_code, _CHECKPOINTED, _with_all_it_calls)
+        missed = len(self.log.missed)
         with contextlib.ExitStack() as stack:
             stack.callback(autocast_kept())  # Dynamo calls its setters while it traces
             stack.enter_context(config.patch(_SETTINGS))
@@ -117,6 +122,10 @@ class FrameCallback(CatchErrorsWrapper):
                 return ConvertFrameReturn(frame_exec_strategy=_this_time, apply_to_code=False)
         self.unsettled = self.unsettled or not self.log.graphs
         if compiled.guarded_code is None:
+            if any(reason.code == RAISED.number for reason in self.log.missed[missed:]):
+                count = self.raised[frame.f_code] = self.raised.get(frame.f_code, 0) + 1
+                if count < _MOST_FAILURES:
+                    return ConvertFrameReturn(frame_exec_strategy=_this_time, apply_to_code=False)
             if compiled.frame_exec_strategy.cur_action == compiled.frame_exec_strategy.recursive_action == _NO_MORE:
                 self.log.run_by_python(f"other calls of {place_of(frame.f_code)}", _too_often(frame, cache_entry), True)
             return compiled
