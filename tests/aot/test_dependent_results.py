@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import torch
 
 import lamina
 from lamina.errors import LaminaWarning, UnknownGradient
+from tests.aot.backwards import in_turn
 
 Tensors = Sequence[torch.Tensor]
 F = torch.nn.functional
@@ -321,6 +323,20 @@ def test_inputs_that_are_written_to_are_watched_as_well(dynamic: bool) -> None:
 
     wanted = outcome(write)
     torch.testing.assert_close(outcome(lamina.compile(write, dynamic=dynamic)), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_result_leads_to_nothing_that_it_is_detached_from() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = x.detach() * y
+        return made, made.sin() * x.detach(), made.detach() * y + made, x * 2
+
+    compiled = lamina.compile(function)
+    for order in itertools.permutations([(0,), (1,), (2,), (3,)], 3):
+        found = []
+        for each in (compiled, function):
+            leaves = [torch.linspace(0.1, 1, 6).view(2, 3).requires_grad_() for _ in range(2)]
+            found.append(in_turn(each(leaves[0].exp(), leaves[1] * 2), leaves, order, False))
+        torch.testing.assert_close(*found)
 
 
 def test_hooks_of_what_is_written_to_later_belong_to_that() -> None:

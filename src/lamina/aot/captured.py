@@ -105,14 +105,14 @@ class Captured:
         run = raising_assertions(self.gm.forward if self.by_hand else undone(self.gm), self.gm)
         return Compiled(run, by_eager=True)
 
-    def with_results(self, run: Callable[..., Any], written: Sequence[int], notes: Notes) -> Compiled:
+    def with_results(self, run: Callable[..., Any], found: Differentiated, notes: Notes) -> Compiled:
         """``run``, which computes what ``whole`` does, with the results and assertions of the captured graph."""
         run = run if self.replayed is None else self.replayed.applied(run)
         run = run if self.once is None else self.once.applied(run)
         related = relations(self.gm)
         run = run if related is None else related.applied(run)
         if any(self.differentiable):
-            run = leading_on(run, self.gm, self.example_inputs, written, notes)
+            run = leading_on(run, self.gm, self.example_inputs, found.written, found.written_with_history, notes)
         return Compiled(raising_assertions(run, self.gm))
 
 
@@ -157,7 +157,7 @@ def surrounded(captured: Captured, found: Differentiated, options: Options, note
     if found.outside:
         compiled = detaching(compiled, found.outside)
     if not found.written:
-        return captured.with_results(state.applied(compiled, whole.forward if captured.by_hand else None), (), notes)
+        return captured.with_results(state.applied(compiled, whole.forward if captured.by_hand else None), found, notes)
     written = inputs_written(state.gm)
     if options.numerics == "fast" or not draws_numbers(state.gm):
         compiled = raising_as_captured(compiled, state.gm, written, notes.tell, options.strict)
@@ -179,7 +179,7 @@ def surrounded(captured: Captured, found: Differentiated, options: Options, note
     if found.written_with_history:
         compiled = serving_apart_in_history(compiled, state.gm.forward, found.written_with_history, notes.tell)
     compiled = serving_alike(compiled, state.gm.forward, example_inputs, found.written, notes.tell)
-    return captured.with_results(state.applied(compiled), found.written, notes)
+    return captured.with_results(state.applied(compiled), found, notes)
 
 
 def _place(gm: GraphModule) -> str:

@@ -95,13 +95,18 @@ class _Part:
 
 
 def leading_on(
-    compiled: Callable[..., Any], gm: GraphModule, example_inputs: Sequence[Any], written: Sequence[int], notes: Notes
+    compiled: Callable[..., Any],
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    written: Sequence[int],
+    with_history: Sequence[int],
+    notes: Notes,
 ) -> Callable[..., Any]:
     """``compiled``, which computes what ``gm`` does, with results that lead autograd to those they depend on as well.
 
-    ``written`` are the inputs that it writes to.
+    ``written`` are the inputs that it writes to, those ``with_history`` get one by that.
     """
-    parts = _parts(gm, example_inputs, frozenset(written), notes)
+    parts = _parts(gm, example_inputs, frozenset(written), with_history, notes)
     if not parts:
         return compiled
     notes.decided("dependent results", True, reasons.LEADS_ON(count=len(parts)))
@@ -117,7 +122,9 @@ def leading_on(
             result = made[part.places[0]]
             if result.grad_fn is not None:
                 others = [made[k] if k >= 0 else inputs[-1 - k] for k in part.others]
-                leading = _direct(watch, (result,), result, *[inputs[i] for i in part.inputs], *others)
+                given = [*(inputs[i] for i in part.inputs), *others]
+                apart = [x if leads else _apart(x) for x, leads in zip(given, part.leads, strict=True)]
+                leading = _direct(watch, (result, *others), result, *apart)
                 for place in part.places:
                     made[place] = leading
                 made_again(made, part.below)
@@ -125,6 +132,11 @@ def leading_on(
 
     never_captured(run)
     return run
+
+
+def _apart(value: Any) -> Any:
+    """What no gradient goes to, without its history: that would be gone through, and freed, with the result's."""
+    return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value
 
 
 class _Watch:
@@ -238,10 +250,12 @@ def _saving_only(tensors: Sequence[Any], written: Sequence[torch.Tensor]) -> con
     return torch.autograd.graph.saved_tensors_hooks(saved, lambda tensor: tensor)
 
 
-def _parts(gm: GraphModule, example_inputs: Sequence[Any], written: frozenset[int], notes: Notes) -> list[_Part]:
+def _parts(
+    gm: GraphModule, example_inputs: Sequence[Any], written: frozenset[int], with_history: Sequence[int], notes: Notes
+) -> list[_Part]:
     """A part for each of the results that depend on others, those that come first in the graph first."""
     returned, _ = flatten(gm.graph.output_node().args[0])
-    results = _Results(returned, gm, written)
+    results = _Results(returned, gm, with_history)
     if len(results.places) < 2:
         return []
     calls = _Calls(gm, results, written, notes)
@@ -250,12 +264,12 @@ def _parts(gm: GraphModule, example_inputs: Sequence[Any], written: frozenset[in
 
 
 class _Results:
-    """The results of a graph that may have a gradient, each once, and inputs that it writes to, as they are then.
+    """The results of a graph that may have a gradient, each once, and inputs that get a history by being written to.
 
-    Input i has the place -1-i. One that is not written to sees all of its gradient, returned or not.
+    Input i has the place -1-i. Another one sees all of its gradient, returned or not.
     """
 
-    def __init__(self, returned: Sequence[Any], gm: GraphModule, written: frozenset[int]) -> None:
+    def __init__(self, returned: Sequence[Any], gm: GraphModule, written: Sequence[int]) -> None:
         given = gm.graph.find_nodes(op="placeholder")
         inputs = {id(example(n)) for i, n in enumerate(given) if i not in written}
         values = {i: n for i, n in enumerate(returned) if isinstance(n, Node)} | {-1 - i: given[i] for i in written}
