@@ -11,7 +11,7 @@ import typer
 from lamina.cli.running import SETTINGS, Given, Target, finish, program
 from lamina.report.compare import differences
 from lamina.report.page import page
-from lamina.report.recording import check_report, report_everything, write_waiting
+from lamina.report.recording import check_report, everything_reported, write_waiting
 from lamina.report.write import read_report
 
 __all__ = ["add_commands"]
@@ -33,8 +33,8 @@ def report(
 
     Example: lamina report --to report.html train.py --steps 1
     """
-    report_everything(check_report(to))
-    ended = program(target, arguments, "report", ("--json", "--to")).ended(as_json)
+    with everything_reported(check_report(to)):
+        ended = program(target, arguments, "report", ("--json", "--to")).ended(as_json)
     written: list[Path] = []
     write_waiting(written.append)
     if as_json:

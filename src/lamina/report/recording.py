@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -25,10 +26,10 @@ __all__ = [
     "Recording",
     "check_ending",
     "check_report",
+    "everything_reported",
     "kept_record",
     "record_for",
     "report",
-    "report_everything",
     "reported",
     "write_waiting",
 ]
@@ -97,9 +98,14 @@ class _Waiting:
 _waiting = _Waiting()
 
 
-def report_everything(path: Path) -> None:
-    """From now on each compiled callable of the process is reported to ``path``, as the option report says it."""
-    _waiting.everything = path.absolute()
+@contextmanager
+def everything_reported(path: Path) -> Iterator[None]:
+    """Inside, each callable of the process that is compiled is reported to ``path``, as the option report says it."""
+    before, _waiting.everything = _waiting.everything, path.absolute()
+    try:
+        yield
+    finally:
+        _waiting.everything = before
 
 
 def check_ending(path: Path) -> None:
