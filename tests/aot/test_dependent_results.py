@@ -122,6 +122,12 @@ def _views_of_an_input(x: torch.Tensor, y: torch.Tensor) -> Tensors:
     return row, row.t(), (row * y).sum(), row[1:3]
 
 
+def _value_without_gradient(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    made = x * y
+    other = made.exp() - y
+    return made, other, made * other.detach() + made.detach() * x
+
+
 PROGRAMS: list[Callable[..., Tensors]] = [
     _sine,
     _loss_beside_logits,
@@ -141,6 +147,7 @@ PROGRAMS: list[Callable[..., Tensors]] = [
     _norm_between,
     _root_of_views,
     _views_of_an_input,
+    _value_without_gradient,
 ]
 
 

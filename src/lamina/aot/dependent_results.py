@@ -177,13 +177,14 @@ class _Dependent(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, watch: _Watch, hidden: tuple[torch.Tensor], result: torch.Tensor, *given: Any) -> Any:
+    def forward(ctx: Any, watch: _Watch, hidden: tuple[torch.Tensor, ...], result: torch.Tensor, *given: Any) -> Any:
         ctx.set_materialize_grads(False)
-        count = len(watch.part.inputs)
+        count, others = len(watch.part.inputs), hidden[1:]
         ctx.watch, ctx.count, ctx.held = watch, len(given), None
-        ctx.others = [followed(t) for t in given[count:]]
-        ctx.versions = [version_of(t) for t in given[count:]]
-        ctx.hooks = [hooks_noticed(t, ctx, _hold) for t in given[count:]]
+        ctx.others = [followed(t) for t in others]
+        ctx.versions = [version_of(t) for t in others]
+        leads = watch.part.leads[count:]
+        ctx.hooks = [hooks_noticed(t, ctx, _hold) for t, leading in zip(others, leads, strict=True) if leading]
         if watch.part.limit is None:
             places = [i for i in range(count) if isinstance(given[i], torch.Tensor)]
             ctx.places, ctx.numbers = places, [None if isinstance(x, torch.Tensor) else x for x in given[:count]]
