@@ -137,6 +137,8 @@ def below(gm: GraphModule, place: int) -> Below | None:
     returned: Any = gm.graph.output_node().args[0]
     values = [example(one) for one in returned]
     where = memory(values[place])
+    if where is None:
+        return ()
     others = {i for i, one in enumerate(values) if memory(one) == where and one is not values[place]}
     if not others:
         return ()

@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from lamina.base.followed import moved
 from lamina.capture.own.pending import Pending
-from lamina.capture.own.torch_private import held_by_python, take_place
+from lamina.capture.own.torch_private import held_beneath, take_place
 
 __all__ = ["become", "computed_before", "distinct"]
 
@@ -42,15 +42,16 @@ def computed_before(
 def become(made: Pending, results: list[torch.Tensor]) -> None:
     """Make a pending tensor the last of the ``results``, which is taken from there."""
     real = results.pop()
-    if held_by_python(real) > _HELD_HERE:  # somebody else's object keeps its tensor
+    # Counted here: how many references a call of a function holds depends on who runs frames, Dynamo or Python.
+    if sys.getrefcount(real) - held_beneath(real) > _HELD_HERE:  # somebody else's object keeps its tensor
         real = _again(real)
     made.__dict__.clear()
     moved(real, made)
     take_place(made, real)
 
 
-_HELD_HERE = sys.getrefcount(object()) + 2
-"""References to what a variable of ``become``, one of ``held_by_python`` and the argument of ``getrefcount`` hold."""
+_HELD_HERE = sys.getrefcount(object()) + 1
+"""References to what a variable and the argument of ``getrefcount`` hold."""
 
 
 def _again(tensor: torch.Tensor) -> torch.Tensor:

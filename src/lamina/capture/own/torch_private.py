@@ -24,7 +24,7 @@ __all__ = [
     "autocast_states",
     "compiling",
     "fake_mode",
-    "held_by_python",
+    "held_beneath",
     "in_ordinary_state",
     "is_fake",
     "is_plain",
@@ -223,10 +223,10 @@ def meta_tensor(kind: type[torch.Tensor], fake: torch.Tensor) -> Any:
     )
 
 
-def held_by_python(tensor: torch.Tensor) -> int:
-    """How many references to the object ``tensor`` there are, without that of the tensor beneath it."""
-    held_beneath: int = tensor._use_count()  # type: ignore[attr-defined]
-    return sys.getrefcount(tensor) - (_KEPT if held_beneath > 1 else 0)
+def held_beneath(tensor: torch.Tensor) -> int:
+    """How many references to the object ``tensor`` are of the tensor beneath it."""
+    uses: int = tensor._use_count()  # type: ignore[attr-defined]
+    return _KEPT if uses > 1 else 0
 
 
 def _kept_for_others() -> int:
