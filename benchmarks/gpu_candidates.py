@@ -1,0 +1,296 @@
+"""Schedules near the one that is chosen, timed on this machine's GPU: where the cost model is wrong, and by how much.
+
+``python -m benchmarks.gpu_candidates 6108.fp32.training 6202.bf16.forward`` plans generated programs of the sweep as
+``benchmarks.gpu_plans`` does, fills the buffers with random numbers, and times each kernel of one nest. Then twice or
+half the warps, points of a block or stages are tried, then those of the fastest, and so on, while that gains; processes
+compile what the next round needs. It prints kernels of which another schedule is faster, those that lose most first.
+``--set schedule.gpu_work:_SCANNED=1`` plans with another number; results are not checked, as tests do that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import prod
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gpu_idle import H100, SCALE
+from benchmarks.gpu_kernels import timed
+from benchmarks.gpu_machine import needs_gpu
+from benchmarks.gpu_plans import planned
+from benchmarks.report import write_results
+from benchmarks.sweeping.grammar import cases
+from lamina.base.dtypes import torch_dtype
+from lamina.codegen.triton.emit import emit
+from lamina.codegen.triton.source import TritonSource
+from lamina.ir.loops import storage_bytes
+from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan
+from lamina.schedule.gpu import fitter
+
+__all__ = ["Search", "around", "climb", "told"]
+
+LARGEST, EACH = 16384, 128
+"""Points of a tile, and of a thread, at most."""
+REPEATS = 15
+ROUNDS = 5
+SHORT = 4.0
+"""Microseconds of a kernel that is not looked at."""
+GAIN = 0.97
+"""Share of the time down to which another schedule is the same."""
+
+
+@dataclass(slots=True)
+class Search:
+    """A kernel: the row that it is of, the schedule that was chosen, and microseconds of all that were timed."""
+
+    row: str
+    kernel: Kernel
+    call: KernelCall
+    plan: Plan
+    chosen: GpuSchedule
+    times: dict[GpuSchedule, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> GpuSchedule:
+        return min(self.times, key=self.times.__getitem__, default=self.chosen)
+
+    @property
+    def lost(self) -> float:
+        """Microseconds."""
+        return self.times[self.chosen] - self.times[self.best] if self.times.get(self.chosen, 0.0) else 0.0
+
+    def extents(self) -> dict[str, int]:
+        values = {f"s{k}": int(size) for k, size in enumerate(self.call.sizes)}
+        return {a.name: int(a.extent.evaluate(values)) for a in self.kernel.nests[0].axes}
+
+
+def around(schedule: GpuSchedule, extents: dict[str, int]) -> Iterator[GpuSchedule]:
+    """Schedules with twice or half of one number; what a program holds whole is as long as it was."""
+    for warps in (schedule.warps * 2, schedule.warps // 2):
+        if 1 <= warps <= 32:
+            yield replace(schedule, warps=warps)
+    looped = any(b.role == "loop" for b in schedule.blocks)
+    for stages in (schedule.stages - 1, schedule.stages + 1) if looped else ():
+        if 1 <= stages <= 4:
+            yield replace(schedule, stages=stages)
+    for k, block in enumerate(schedule.blocks):
+        length = prod(extents[a] for a in block.axes)
+        for size in (block.size * 2, block.size // 2):
+            if block.role != "whole" and 1 <= size < 2 * length:
+                changed = replace(block, size=size)
+                yield replace(schedule, blocks=(*schedule.blocks[:k], changed, *schedule.blocks[k + 1 :]))
+    sizes = [k for k, b in enumerate(schedule.blocks) if b.role != "whole"]
+    for k in sizes:  # the same number of points
+        for j in sizes:
+            length = prod(extents[a] for a in schedule.blocks[k].axes)
+            if k != j and schedule.blocks[j].size > 1 and schedule.blocks[k].size < length:
+                changes = {k: schedule.blocks[k].size * 2, j: schedule.blocks[j].size // 2}
+                yield replace(
+                    schedule,
+                    blocks=tuple(replace(b, size=changes.get(i, b.size)) for i, b in enumerate(schedule.blocks)),
+                )
+
+
+def _sensible(schedule: GpuSchedule) -> bool:
+    points = prod(b.size for b in schedule.blocks)
+    return points <= LARGEST and 1 <= points // (32 * schedule.warps) <= EACH
+
+
+def climb(searches: Sequence[Search], rounds: int, timer: Callable[[dict[int, list[GpuSchedule]]], None]) -> None:
+    """Time what is chosen, then what is around the fastest, for all kernels at once; ``timer`` notes the times."""
+    timer({k: [s.chosen] for k, s in enumerate(searches)})
+    open_ = {k for k, s in enumerate(searches) if SHORT <= s.times.get(s.chosen, 0.0) < float("inf")}
+    for _ in range(rounds):
+        asked = {k: _untimed(searches[k]) for k in sorted(open_)}
+        before = {k: searches[k].times[searches[k].best] for k in open_}
+        timer({k: found for k, found in asked.items() if found})
+        open_ = {k for k in open_ if searches[k].times[searches[k].best] < GAIN * before[k]}
+
+
+def _untimed(search: Search) -> list[GpuSchedule]:
+    fits = fitter(search.kernel.nests[0], _dtypes(search.kernel), H100)
+    found = [fits(s) for s in around(search.best, search.extents()) if _sensible(s)]
+    return [s for s in dict.fromkeys(found) if s not in search.times]
+
+
+def _dtypes(kernel: Kernel) -> dict[str, str]:
+    return {f"b{k}": dtype for k, dtype in enumerate(kernel.dtypes)}
+
+
+def searches_of(row: str) -> Iterator[Search]:
+    """The kernels of a row that have one nest, each once."""
+    number, dtype, mode = row.split(".")
+    (case,) = cases(1, int(number), SCALE)
+    for plan in planned(case, dtype, mode)[0]:
+        calls = {s.kernel: s for s in plan.steps if isinstance(s, KernelCall)}
+        for kernel in plan.kernels:
+            (schedule, *others) = kernel.schedules
+            if not others and isinstance(schedule, GpuSchedule) and not schedule.cluster and schedule.kind != "product":
+                yield Search(row, kernel, calls[kernel.name], plan, schedule)
+
+
+class _Timer:
+    """Compiles in processes, and times here, until the time is over."""
+
+    def __init__(self, searches: Sequence[Search], until: float, workers: int) -> None:
+        self.searches, self.until = searches, until
+        self.folder = Path(tempfile.mkdtemp())
+        os.environ["TRITON_CACHE_DIR"] = str(self.folder / "cache")
+        self.pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+        self.files: dict[str, Path] = {}
+        self.problems: Counter[str] = Counter()
+
+    def __call__(self, asked: dict[int, list[GpuSchedule]]) -> None:
+        made = {k: [(s, *self.compiled(self.searches[k], s)) for s in found] for k, found in asked.items()}
+        for k, found in made.items():
+            if time.time() < self.until:
+                self.time(self.searches[k], found)
+
+    def compiled(self, search: Search, schedule: GpuSchedule) -> tuple[TritonSource | None, Path, Future[str] | None]:
+        try:
+            source = emit(replace(search.kernel, schedules=(schedule,)), H100)
+        except Exception:
+            return None, self.folder, None
+        path = self.files.setdefault(source.text, self.folder / f"k{len(self.files)}.py")
+        path.write_text(source.text)
+        sizes = [int(e) for e in search.call.sizes]
+        request = (str(path), source.name, search.kernel.dtypes, sizes, source.checks, source.warps, source.stages)
+        return source, path, self.pool.submit(_compile, *request)
+
+    def time(
+        self, search: Search, found: list[tuple[GpuSchedule, TritonSource | None, Path, Future[str] | None]]
+    ) -> None:
+        args = [_tensor(search.plan, name) for name in search.call.buffers]
+        sizes = [int(e) for e in search.call.sizes]
+        values = {f"s{k}": n for k, n in enumerate(sizes)}
+        for schedule, source, path, future in found:
+            left = self.until - time.time()
+            search.times[schedule] = float("inf")
+            if source is None or future is None or left <= 0 or source.workspace or source.then is not None:
+                continue
+            try:
+                if complaint := future.result(timeout=min(left, 60.0)):
+                    self.problems[complaint[:120]] += 1
+                    continue
+                function, grid = _function(str(path), source.name), (int(source.grid[0].evaluate(values)),)
+                failed = [torch.zeros(1, dtype=torch.int32, device="cuda")] if source.checks else []
+                launch = _launch(function, grid, [*args, *sizes, *failed], source)
+                search.times[schedule] = timed(launch, REPEATS)
+            except Exception as problem:
+                self.problems[f"{type(problem).__name__} {str(problem)[:100]}"] += 1
+
+
+def _launch(function: Any, grid: tuple[int, ...], args: list[Any], source: TritonSource) -> Callable[[], Any]:
+    return lambda: function[grid](*args, num_warps=source.warps, num_stages=source.stages)
+
+
+def _compile(
+    path: str, name: str, dtypes: Sequence[str], sizes: Sequence[int], checks: bool, warps: int, stages: int
+) -> str:
+    """In a process of its own: compile into Triton's cache; what went wrong, or nothing."""
+    try:
+        args = [*map(torch_dtype, dtypes), *sizes, *([torch.int32] if checks else [])]
+        _function(path, name).warmup(*args, grid=(1,), num_warps=warps, num_stages=stages)
+    except Exception as problem:
+        return f"{type(problem).__name__}: {problem}"
+    return ""
+
+
+@cache
+def _function(path: str, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def _tensor(plan: Plan, name: str) -> torch.Tensor:
+    """Memory of a buffer: small random numbers, places that are 0."""
+    buffer = plan.buffer_map()[name]
+    dtype = torch_dtype(buffer.dtype)
+    count = max(int(storage_bytes(buffer)), 1) // dtype.itemsize + 1
+    if dtype in (torch.int64, torch.int32):
+        return torch.zeros(count, dtype=dtype, device="cuda")
+    if dtype.is_floating_point:
+        return torch.rand(count, device="cuda").to(dtype)
+    return torch.randint(0, 2, (count,), device="cuda").to(dtype)
+
+
+def told(search: Search) -> Iterator[str]:
+    """What was found of a kernel."""
+    first = search.times.get(search.chosen, float("inf"))
+    yield f"{search.row} {search.kernel.name[:60]} {search.extents()}: {first:.1f} us, {len(search.times)} timed"
+    for schedule in sorted({search.chosen, *search.times}, key=lambda s: search.times.get(s, float("inf")))[:6]:
+        mark = "*" if schedule == search.chosen else " "
+        yield f"  {mark}{search.times.get(schedule, float('inf')):9.1f} us  {_short(schedule)}"
+    if search.chosen in search.times:
+        yield f"  chosen  {_short(search.chosen)}"
+
+
+def _short(schedule: GpuSchedule) -> str:
+    blocks = " ".join(f"{'*'.join(b.axes)}:{b.size}:{b.role}" for b in schedule.blocks)
+    return f"{schedule.kind} [{blocks}] warps {schedule.warps} stages {schedule.stages}"
+
+
+def _set(text: str) -> None:
+    """``schedule.gpu_work:_SCANNED=1``: another value of a module's number."""
+    place, _, value = text.partition("=")
+    module, _, name = place.partition(":")
+    found = importlib.import_module(f"lamina.{module}")
+    setattr(found, name, type(getattr(found, name))(float(value)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="+", metavar="NUMBER.DTYPE.MODE")
+    parser.add_argument("--set", nargs="*", default=[], metavar="MODULE:NAME=VALUE")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="0: time what is chosen")
+    parser.add_argument("--seconds", type=float, default=270.0)
+    parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 2) - 2, 1))
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    needs_gpu()
+    warnings.simplefilter("ignore")
+    until = time.time() + given.seconds
+    for text in given.set:
+        _set(text)
+    searches: list[Search] = []
+    for row in given.rows:
+        try:
+            searches += searches_of(row)
+        except Exception as problem:
+            print(f"{row}: {type(problem).__name__} {str(problem)[:100]}", flush=True)
+    print(f"{len(searches)} kernels, {until - time.time():.0f} s left; {' '.join(given.set)}", flush=True)
+    timer = _Timer(searches, until, given.workers)
+    climb(searches, given.rounds, timer)
+    print("not timed:", timer.problems.most_common(5), flush=True)
+    for search in sorted(searches, key=lambda s: -s.lost):
+        print("\n".join(told(search)), flush=True)
+    if given.json:
+        write_results(given.json, {"set": given.set, "kernels": [_plain(s) for s in searches]})
+    os._exit(0)  # compilations that nobody waits for any more
+
+
+def _plain(search: Search) -> dict[str, Any]:
+    times = [[_short(s), round(t, 1)] for s, t in search.times.items()]
+    return {"row": search.row, "kernel": search.kernel.name, "extents": search.extents(), "times": times}
+
+
+if __name__ == "__main__":
+    main()
