@@ -253,12 +253,12 @@ def large(lines: int) -> dict[str, Any]:
         "pass_lines": [],
         "guards": [],
         "advice": [],
-        "peaks": None,
+        "peaks": {},
         "faults": [],
         "lost": {},
     }
     made = {"lamina": "", "torch": "", "python": "", "processor": "", "gpu": ""}
-    return {"schema": 2, "name": "large", "made": made, "texts": texts, "links": links, **empty}
+    return {"schema": 3, "name": "large", "made": made, "texts": texts, "links": links, **empty}
 
 
 def test_a_large_report_is_small_and_fast(browser: Browser, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.backends.cuda_builder import GpuBuilder
+from lamina.backends.cuda_times import timed_calls
 from lamina.backends.device import LoadedPlan
 from lamina.backends.kept_kernels import kept_kernels
 from lamina.backends.reasons import (
@@ -216,10 +217,21 @@ class CudaRegion:
         call: Boxed = load_program(host.text, "call", namespace)
         self.loaded = True
         if aligned:
-            return self._with_graphs(call, flags)
+            return self._timed(self._with_graphs(call, flags), host, namespace)
         if self.builder.options.mode != "max-autotune-no-cudagraphs":
             self._note_graphs(Outcome(False, UNALIGNED_INPUT()))
         return call
+
+    def _timed(self, call: Boxed, host: CudaHost, namespace: Mapping[str, Any]) -> Boxed:
+        """``call``, whose first calls note the times of launches where the record wants them."""
+        times = self.record.launch_times(self.plan.name)
+        if times is None:
+            return call
+
+        def program(kernels: Mapping[str, Any]) -> Boxed:
+            return load_program(host.text, "call", {**namespace, "kernels": kernels})
+
+        return timed_calls(call, program, host.launches, namespace["kernels"], self.builder.device, times)
 
     def steps(self) -> LoadedPlan | None:
         """What runs the kernels one by one; None where none has machine code."""

@@ -38,7 +38,7 @@ from lamina.summary import advice
 
 __all__ = ["SCHEMA", "document"]
 
-SCHEMA = 2
+SCHEMA = 3
 """The version of the document; it changes when what is there changes its meaning."""
 
 
@@ -200,12 +200,12 @@ class _Report:
         for why, count in Counter(made.failed.values()).items():
             self.faults.append({"region": "", "what": f"the assembly of {count} kernels is missing: {why}"})
 
-    def _times(self) -> dict[str, float] | None:
+    def _times(self) -> dict[str, dict[str, float]]:
         try:
             return add_times(self.record, self.kernels)
         except Exception as error:  # as above
             self.faults.append({"region": "", "what": f"the times of kernels: {type(error).__name__}: {error}"})
-            return None
+            return {}
 
     def _guards(self) -> list[dict[str, Any]]:
         """What each compiled version of a function rests on, as far as it is still kept."""

@@ -41,11 +41,7 @@ def region_program(gm: GraphModule) -> dict[str, str] | None:
     if None in given or not told or _draws_again(gm):
         return None
     out = Writer()
-    out.line()
-    out.line()
-    out.line(EXAMPLE.rstrip("\n"))
-    out.line()
-    out.line()
+    _write_example(out)
     with out.indent('if __name__ == "__main__":'):
         out.line("import lamina")
         if any(str(node.target).startswith("lamina.") for node in gm.graph.nodes):
@@ -73,6 +69,15 @@ def region_program(gm: GraphModule) -> dict[str, str] | None:
             out.line("apart, most = (want.double() - got.double()).abs().max(), want.double().abs().max()")
             out.line('print(f"result {number}, {tuple(want.shape)}: up to {most:.3g}, at most {apart:.3g} apart")')
     return {"before": "", "after": out.text()}
+
+
+def _write_example(out: Writer) -> None:
+    """Define what makes inputs, two lines from what stands before and after."""
+    out.line()
+    out.line()
+    out.line(EXAMPLE.rstrip("\n"))
+    out.line()
+    out.line()
 
 
 def _draws_again(gm: GraphModule) -> bool:
@@ -113,11 +118,7 @@ def kernel_program(
         out.line()
         out.line()
         out.line("import torch")
-    out.line()
-    out.line()
-    out.line(EXAMPLE.rstrip("\n"))
-    out.line()
-    out.line()
+    _write_example(out)
     with out.indent('if __name__ == "__main__":'):
         if isinstance(unit, TritonSource):
             out.line('device = "cuda" if torch.cuda.is_available() else "cpu"  # the latter with TRITON_INTERPRET=1')
@@ -186,7 +187,16 @@ def _launching(unit: KernelUnit | TritonSource, sizes: Sizes) -> Iterator[str]:
             yield "triton.set_allocator(lambda size, *_: torch.empty(size, dtype=torch.int8, device=device))"
         grid = tuple_text(str(sizes(n)) for n in unit.grid)
         how = f"num_warps={unit.warps}, num_stages={unit.stages}"
-        yield f"{unit.name}[{grid}](*buffers, *sizes, *extra, {how})"
+        if unit.then is not None:
+            yield f"# {unit.then.name}, the launch that belongs to it, is left out: partial results are in extra"
+        yield "def launch():"
+        yield f"    {unit.name}[{grid}](*buffers, *sizes, *extra, {how})"
+        yield ""
+        yield "launch()"
+        yield 'if device == "cuda":'
+        yield "    from triton.testing import do_bench"
+        yield ""
+        yield '    print(f"{1e3 * do_bench(launch):.1f} us")'
     yield "for number, (old, new) in enumerate(zip(before, buffers)):"
     yield "    if not torch.equal(old, new):"
     yield '        print(f"buffer {number} is written: {new.flatten()[:8].tolist()}")'

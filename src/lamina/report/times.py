@@ -15,8 +15,8 @@ from lamina.report.recording import Recording
 __all__ = ["add_times"]
 
 
-def add_times(record: Record, kernels: Mapping[str, dict[str, Any]]) -> dict[str, float] | None:
-    """Give kernels, by name, their ``seconds``, ``runs`` and ``share``; the peaks of this machine where they count.
+def add_times(record: Record, kernels: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Give kernels, by name, their ``seconds``, ``runs`` and ``share``; the peaks of each device that ran some.
 
     Seconds are the median of the program's own launches where the record had them timed, of the tuner's trials
     elsewhere. ``share`` is that of the least time in which the bytes or the operations of a launch could be done.
@@ -25,20 +25,21 @@ def add_times(record: Record, kernels: Mapping[str, dict[str, Any]]) -> dict[str
     for own in record.launches.values() if isinstance(record, Recording) else ():
         for name, every in own.items():
             measured.setdefault(name, []).extend(every)
-    peaks = measured_peaks() if any(measured.get(name) for name in kernels) else None
+    devices = dict.fromkeys(kernel["device"] for name, kernel in kernels.items() if measured.get(name))
+    peaks = {device: measured_peaks("cuda" if device == "gpu" else device) for device in devices}
     tuned = _tuned(record.decisions("candidate"))
     bounds = {d.subject[0]: dict(d.facts).get("bound_us") for d in record.decisions("tune") if d.subject}
     for name, kernel in kernels.items():
-        if measured.get(name) and peaks is not None:
+        if measured.get(name):
             seconds, runs = median(measured[name]), len(measured[name])
-            bound = peaks.bound(kernel["bytes"], kernel["flops"])
+            bound = peaks[kernel["device"]].bound(kernel["bytes"], kernel["flops"])
         elif name in tuned:
             (seconds, runs), least = tuned[name], bounds.get(name)
             bound = float(least) * 1e-6 if isinstance(least, int | float) else 0.0
         else:
             continue
         kernel |= {"seconds": seconds, "runs": runs, **({"share": round(bound / seconds, 4)} if bound else {})}
-    return None if peaks is None else asdict(peaks)
+    return {device: asdict(one) for device, one in peaks.items()}
 
 
 def _tuned(candidates: Iterable[Decision]) -> dict[str, tuple[float, int]]:

@@ -19,6 +19,7 @@ __all__ = [
         "empty_strided_cpu",
         "empty_strided_cuda",
         "exchange_device",
+        "gpu_delay",
     ),
     *("is_capturing", "only_owner", "reinterpret", "storage_uses"),
     *("below_autograd", "dispatch_is_watched", "python_functions", "shares_memory"),
@@ -115,6 +116,11 @@ exchange_device: Callable[[int], int] = getattr(torch._C, "_cuda_exchangeDevice"
 is_capturing: Callable[[], bool] = getattr(
     torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
 )
+
+
+def gpu_delay(cycles: int) -> None:
+    """Keep the current stream of the current GPU busy for so many cycles of its clock."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
 
 def python_functions(overload: Any) -> Mapping[str | None, Callable[..., Any]] | None:

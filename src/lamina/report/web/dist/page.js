@@ -325,7 +325,7 @@
     <section class="page">
       <h1>Kernels</h1>
       ${o.length>1&&U`<${hT} kernels=${o} />`}
-      <p class="faint">${lT}${i.data.peaks&&` This machine copies ${Te(i.data.peaks.bytes_per_second)} and computes ${Jt(i.data.peaks.flops_per_second)} operations a second.`}</p>
+      <p class="faint">${lT}${Object.entries(i.data.peaks).map(([h,c])=>` This machine's ${h.toUpperCase()} copies ${Te(c.bytes_per_second)} and computes ${Jt(c.flops_per_second)} operations a second.`)}</p>
       <table class="wide">
         <thead>
           <tr>

@@ -46,7 +46,7 @@ export function Kernels({ report, what }) {
     <section class="page">
       <h1>Kernels</h1>
       ${kernels.length > 1 && html`<${Intensity} kernels=${kernels} />`}
-      <p class="faint">${SAID}${report.data.peaks && ` This machine copies ${bytes(report.data.peaks.bytes_per_second)} and computes ${operations(report.data.peaks.flops_per_second)} operations a second.`}</p>
+      <p class="faint">${SAID}${Object.entries(report.data.peaks).map(([device, peaks]) => ` This machine's ${device.toUpperCase()} copies ${bytes(peaks.bytes_per_second)} and computes ${operations(peaks.flops_per_second)} operations a second.`)}</p>
       <table class="wide">
         <thead>
           <tr>
