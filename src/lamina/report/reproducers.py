@@ -189,6 +189,8 @@ def _launching(unit: KernelUnit | TritonSource, sizes: Sizes) -> Iterator[str]:
         how = f"num_warps={unit.warps}, num_stages={unit.stages}"
         if unit.then is not None:
             yield f"# {unit.then.name}, the launch that belongs to it, is left out: partial results are in extra"
+        if unit.then is not None:
+            yield f"# {unit.then.name}, the second launch of this kernel, is left out: what it would add up stays in extra"
         yield "def launch():"
         yield f"    {unit.name}[{grid}](*buffers, *sizes, *extra, {how})"
         yield ""
