@@ -190,7 +190,7 @@ def _launching(unit: KernelUnit | TritonSource, sizes: Sizes) -> Iterator[str]:
         if unit.then is not None:
             yield f"# {unit.then.name}, the launch that belongs to it, is left out: partial results are in extra"
         if unit.then is not None:
-            yield f"# {unit.then.name}, the second launch of this kernel, is left out: what it would add up stays in extra"
+            yield f"# {unit.then.name}, the second launch, is left out: what it adds up stays in extra"
         yield "def launch():"
         yield f"    {unit.name}[{grid}](*buffers, *sizes, *extra, {how})"
         yield ""
