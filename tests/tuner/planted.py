@@ -16,8 +16,7 @@ Model = Callable[..., Any]
 
 
 def constant(model: Model) -> Model:
-    shape = model(torch.zeros(4, 16)).detach()
-    return lambda x: torch.full_like(shape, 12345.0)
+    return lambda x: torch.full_like(x, 12345.0)
 
 
 def wrong_dtype(model: Model) -> Model:
@@ -167,5 +166,45 @@ def slows_eager(model: Model) -> Model:
     def run(x: Tensor) -> Tensor:
         time.sleep(0.01)
         return inner(x)
+
+    return run
+
+
+def poisoned_context(model: Model) -> Model:
+    """Reads beyond a tensor of the GPU, after which no call of this process succeeds."""
+
+    def run(x: Tensor) -> Tensor:
+        y = model(x)
+        return y + x.flatten()[torch.full((1,), 1 << 40, device=x.device)]
+
+    return run
+
+
+def gpu_out_of_memory(model: Model) -> Model:
+    return lambda x: model(x) + torch.empty(1 << 42, device=x.device)[0]
+
+
+def gpu_hang(model: Model) -> Model:
+    """Gives the GPU work for an hour."""
+
+    def run(x: Tensor) -> Tensor:
+        while True:
+            torch.cuda._sleep(1 << 40)  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+
+    return run
+
+
+def unfinished(model: Model) -> Model:
+    """Computes on a stream that nobody waits for: what is read at once is not there yet."""
+    side = torch.cuda.Stream()
+
+    def run(x: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(1 << 28)  # type: ignore[no-untyped-call]
+            y.copy_(model(x))
+        return y
 
     return run

@@ -1,0 +1,55 @@
+"""A tuning run that is killed again and again, and what it ends with."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import lamina
+from benchmarks.report import write_results
+from benchmarks.tuner.lanes import answer
+from lamina.tuner.values import Candidate, Row
+from tests.tuner.models import batch, small
+
+__all__ = ["planted", "resume"]
+
+KILLS = 10
+PLANTED = ("constant", "wrong_dtype", "one_wrong_element", "mutated_input", "exception_while_timed")
+"""Of ``tests/tuner/planted.py``, those whose verdict does not depend on the load of the machine."""
+
+
+def planted(journal: Path) -> list[Row]:
+    """The rows of a small model and wrong candidates."""
+    candidates = [Candidate(name, "import", {"target": f"tests.tuner.planted:{name}"}) for name in PLANTED]
+    return list(lamina.tune(small(), batch(), candidates=candidates, seconds=0.2, journal=journal).rows)
+
+
+def resume(to: Path) -> int:
+    """Kill a run ten times; 1 if what it ends with is not what a run that was never killed ends with."""
+    line = [sys.executable, "-m", "benchmarks.tuner", "planted"]
+    drawn = random.Random(0)
+    with tempfile.TemporaryDirectory() as folder:
+        whole, killed = Path(folder, "whole.jsonl"), Path(folder, "killed.jsonl")
+        start = time.monotonic()
+        expected = answer(("planted", str(whole)))
+        seconds = time.monotonic() - start
+        kills = []
+        while len(kills) < KILLS:
+            with subprocess.Popen([*line, str(killed)], stdout=subprocess.DEVNULL) as run:
+                time.sleep(drawn.uniform(0.3, 0.6) * seconds)
+                ended = run.poll() is not None
+                run.kill()
+            lines = killed.read_text(encoding="utf-8").splitlines() if killed.exists() else []
+            kills.append({"rows": len(lines), "ended": ended})
+            print(f"kill {len(kills)}: {len(lines)} rows in the journal", flush=True)
+        got = answer(("planted", str(killed)))
+        keys = [json.loads(text)["key"] for text in killed.read_text(encoding="utf-8").splitlines()]
+    same = got == expected and len(set(keys)) == len(keys) == len(expected["table"])
+    print("the same table" if same else f"{got} is not {expected}")
+    write_results(to, {"kills": kills, "same": same, "table": got["table"]})
+    return 0 if same else 1
