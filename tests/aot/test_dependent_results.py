@@ -389,6 +389,20 @@ def test_a_gradient_that_is_not_known_is_refused() -> None:
         loss.backward()
 
 
+def _sum_past_a_result(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    inner = x * y
+    made = inner.square()
+    return made, made + inner
+
+
+def test_a_gradient_through_an_input_that_was_written_to_is_refused() -> None:
+    leaves = [torch.randn(3, 4, requires_grad=True) for _ in range(2)]
+    made, total = lamina.compile(_sum_past_a_result)(*leaves)
+    leaves[0].detach().zero_()
+    with pytest.raises(UnknownGradient, match=r"an input was written to since[^!]*write to a copy of that input"):
+        torch.autograd.grad(total.sum(), made)
+
+
 def test_a_hook_that_does_not_see_all_is_told_of_once() -> None:
     leaves = [torch.randn(3, 4, requires_grad=True) for _ in range(2)]
     compiled = lamina.compile(_dropped_between)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.testing.fuzz import check
+from lamina.testing.fuzz import backward, check, watched
 from lamina.testing.fuzz.observe import observe
 from lamina.testing.fuzz.perturbed import PLACES, Elsewhere, RandomRounding
 from lamina.testing.fuzz.target import compile_function
@@ -296,3 +296,14 @@ def program(compile):
         yield backward(out), x.grad
 """
     assert check(HEAD + program, "lamina:interp").ok
+
+
+@pytest.mark.parametrize("way", ["hooks", "retained"])
+def test_what_watchers_saw_of_a_failed_backward_is_the_order_of_the_engine(way: str) -> None:
+    x = torch.ones(3, requires_grad=True)
+    saved = x * 1.0
+    made = saved.square() + 1
+    seen = watched((made,), way)
+    saved.detach().zero_()
+    assert isinstance(backward((made,)), RuntimeError)
+    assert seen() == [None]

@@ -50,6 +50,9 @@ from lamina.errors import UnknownGradient
 
 __all__ = ["leading_on"]
 
+MODIFIED = "modified by an inplace operation"
+"""What autograd says of a value that it saved and that was written to since."""
+
 _SWITCHES = (SET_GRAD, ENTER_AUTOCAST, EXIT_AUTOCAST)
 
 
@@ -166,7 +169,19 @@ class _Watch:
             warn_user(f"{what}, not what comes from other results, which depend on it: {limit}", _REMEDY)
         return False
 
+    def inputs(self, ctx: Any) -> Sequence[torch.Tensor]:
+        """The inputs that the node of the part saved; ``UnknownGradient`` if one of them was written to since."""
+        try:
+            return ctx.saved_tensors  # type: ignore[no-any-return]
+        except RuntimeError as raised:
+            if MODIFIED not in str(raised):
+                raise
+            notes = self._notes
+            what = f"the gradient of a result of {notes.name} is not known, as an input was written to since: {raised}"
+            raise UnknownGradient(what, where=notes.place, remedy=_WRITTEN_REMEDY) from raised
 
+
+_WRITTEN_REMEDY = "write to a copy of that input, or ask for the gradient before"
 _REMEDY = "return it from a compiled function of its own, and compute what depends on it in another"
 
 
@@ -204,7 +219,7 @@ class _Dependent(torch.autograd.Function):
         if not watch.again(kinds, None if all(t is not None for t in others) else reasons.INPUT_CHANGED()):
             return None, None, gradient, *nothing
         given = list(ctx.numbers)
-        for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
+        for place, tensor in zip(ctx.places, watch.inputs(ctx), strict=True):
             given[place] = tensor
         changed = [t for t, version in zip(others, ctx.versions, strict=True) if version_of(t) != version]
         if not graph_is_kept():
@@ -243,7 +258,7 @@ def _saving_only(tensors: Sequence[Any], written: Sequence[torch.Tensor]) -> con
     def saved(tensor: torch.Tensor) -> torch.Tensor:
         if storage_of(tensor) not in places:
             raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"one of the variables needed for gradient computation has been {MODIFIED}: "
                 f"[{written[0].type()} {list(written[0].shape)}] is at version {version_of(written[0])}"
             )
         return tensor

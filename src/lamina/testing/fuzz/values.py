@@ -40,13 +40,21 @@ class Backwards:
     """How a run calls ``backward``, and what came of it.
 
     With ``apart`` the terms of a loss are differentiated one after another. Calls of the numbers ``refused`` are so
-    as if a value for them had been written over; ``failed`` are the numbers of those that raised.
+    as if a value for them had been written over; ``failed`` are the numbers of those that raised. What watches results
+    forgets what it saw of one that raised by the functions ``seeing``.
     """
 
     apart: bool = False
     refused: frozenset[int] = frozenset()
     failed: set[int] = field(default_factory=set)
     calls: int = 0
+    seeing: list[Callable[[], None]] = field(default_factory=list)
+
+    def fail(self) -> None:
+        """Note that the call that runs raised."""
+        self.failed.add(self.calls)
+        for forget in self.seeing:
+            forget()
 
 
 _backwards = Backwards()
@@ -114,7 +122,8 @@ def loss(values: Any) -> Tensor:
 def backward(values: Any, **kwargs: Any) -> Exception | None:
     """Differentiate ``loss(values)``, if anything in it has a gradient; the exception if that raises.
 
-    Which leaves have their gradient when one raises is the order of the autograd engine: they get back what they had.
+    Which leaves have their gradient when one raises, and which hooks have run, is the order of the autograd engine: all
+    are as before.
     """
     total = loss(values)
     if not total.requires_grad:
@@ -122,7 +131,7 @@ def backward(values: Any, **kwargs: Any) -> Exception | None:
     how = _backwards
     how.calls += 1
     if how.calls in how.refused:
-        how.failed.add(how.calls)
+        how.fail()
         return RuntimeError(WRITTEN_OVER)
     before = [(leaf, None if leaf.grad is None else leaf.grad.clone()) for leaf in _leaves(total)]
     failure: Exception | None = None
@@ -132,7 +141,7 @@ def backward(values: Any, **kwargs: Any) -> Exception | None:
     else:
         failure = attempt(total.backward, **kwargs)
     if failure is not None:
-        how.failed.add(how.calls)
+        how.fail()
         for leaf, gradient in before:
             leaf.grad = gradient
     return failure
@@ -154,12 +163,20 @@ def watched(values: Any, way: str) -> Callable[[], list[Any]]:
 
         return hook
 
+    def forget() -> None:
+        seen[:] = [None] * len(results)
+        if way == "retained":
+            for tensor in results:
+                tensor.grad = None
+
     if way == "hooks":
         for place, tensor in enumerate(results):
             attempt(tensor.register_hook, doubling(place))
+        _backwards.seeing.append(forget)
     elif way == "retained":
         for tensor in results:
             attempt(tensor.retain_grad)
+        _backwards.seeing.append(forget)
         return lambda: [tensor.grad for tensor in results]
     elif results:
         found = attempt(torch.autograd.grad, loss(values), results, allow_unused=True, retain_graph=True)
