@@ -53,6 +53,10 @@ GAIN = 0.97
 """Share of the time down to which another schedule is the same."""
 
 
+_FURTHER = {"*i8": torch.int8, "*i32": torch.int32, "*i64": torch.int64, "*fp32": torch.float32}
+"""Dtypes of workspace by Triton's names."""
+
+
 @dataclass(slots=True)
 class Search:
     """A kernel: the row that it is of, the schedule that was chosen, and microseconds of all that were timed."""
@@ -72,6 +76,11 @@ class Search:
     def lost(self) -> float:
         """Microseconds."""
         return self.times[self.chosen] - self.times[self.best] if self.times.get(self.chosen, 0.0) else 0.0
+
+    def with_schedule(self, schedule: GpuSchedule) -> Kernel:
+        """The kernel with another schedule of its first nest, and as many warps for what joins its parts."""
+        others = [replace(o, warps=schedule.warps, stages=schedule.stages) for o in self.kernel.schedules[1:]]  # type: ignore
+        return replace(self.kernel, schedules=(schedule, *others))
 
     def extents(self) -> dict[str, int]:
         values = {f"s{k}": int(size) for k, size in enumerate(self.call.sizes)}
@@ -132,14 +141,16 @@ def _dtypes(kernel: Kernel) -> dict[str, str]:
 
 
 def searches_of(row: str) -> Iterator[Search]:
-    """The kernels of a row that have one nest, each once."""
+    """The kernels of a row that have one nest, or one more that joins the parts of its results, each once."""
     number, dtype, mode = row.split(".")
     (case,) = cases(1, int(number), SCALE)
     for plan in planned(case, dtype, mode)[0]:
         calls = {s.kernel: s for s in plan.steps if isinstance(s, KernelCall)}
         for kernel in plan.kernels:
             (schedule, *others) = kernel.schedules
-            if not others and isinstance(schedule, GpuSchedule) and not schedule.cluster and schedule.kind != "product":
+            if not isinstance(schedule, GpuSchedule) or schedule.cluster or schedule.kind == "product":
+                continue
+            if all(isinstance(o, GpuSchedule) and o.last_block for o in others):
                 yield Search(row, kernel, calls[kernel.name], plan, schedule)
 
 
@@ -162,13 +173,14 @@ class _Timer:
 
     def compiled(self, search: Search, schedule: GpuSchedule) -> tuple[TritonSource | None, Path, Future[str] | None]:
         try:
-            source = emit(replace(search.kernel, schedules=(schedule,)), H100)
+            source = emit(search.with_schedule(schedule), H100)
         except Exception:
             return None, self.folder, None
         path = self.files.setdefault(source.text, self.folder / f"k{len(self.files)}.py")
         path.write_text(source.text)
         sizes = [int(e) for e in search.call.sizes]
-        request = (str(path), source.name, search.kernel.dtypes, sizes, source.checks, source.warps, source.stages)
+        further = source.types[len(search.kernel.dtypes) + len(sizes) :]
+        request = (str(path), source.name, search.kernel.dtypes, sizes, further, source.warps, source.stages)
         return source, path, self.pool.submit(_compile, *request)
 
     def time(
@@ -180,18 +192,27 @@ class _Timer:
         for schedule, source, path, future in found:
             left = self.until - time.time()
             search.times[schedule] = float("inf")
-            if source is None or future is None or left <= 0 or source.workspace or source.then is not None:
+            if source is None or future is None or left <= 0 or source.then is not None:
                 continue
             try:
                 if complaint := future.result(timeout=min(left, 60.0)):
                     self.problems[complaint[:120]] += 1
                     continue
                 function, grid = _function(str(path), source.name), (int(source.grid[0].evaluate(values)),)
-                failed = [torch.zeros(1, dtype=torch.int32, device="cuda")] if source.checks else []
-                launch = _launch(function, grid, [*args, *sizes, *failed], source)
+                launch = _launch(function, grid, [*args, *sizes, *_further(source, values)], source)
                 search.times[schedule] = timed(launch, REPEATS)
             except Exception as problem:
                 self.problems[f"{type(problem).__name__} {str(problem)[:100]}"] += 1
+
+
+def _further(source: TritonSource, values: dict[str, int]) -> list[torch.Tensor]:
+    """Workspace, and where a kernel tells that a check failed."""
+    bytes_of = {f"w{k}": int(size.evaluate(values)) for k, (size, _) in enumerate(source.workspace)}
+    types = dict(zip(source.parameters, source.types, strict=True))
+    found = [
+        torch.zeros(n // 8 + 1, dtype=torch.int64, device="cuda").view(_FURTHER[types[w]]) for w, n in bytes_of.items()
+    ]
+    return [*found, *([torch.zeros(1, dtype=torch.int32, device="cuda")] if source.checks else [])]
 
 
 def _launch(function: Any, grid: tuple[int, ...], args: list[Any], source: TritonSource) -> Callable[[], Any]:
@@ -199,11 +220,11 @@ def _launch(function: Any, grid: tuple[int, ...], args: list[Any], source: Trito
 
 
 def _compile(
-    path: str, name: str, dtypes: Sequence[str], sizes: Sequence[int], checks: bool, warps: int, stages: int
+    path: str, name: str, dtypes: Sequence[str], sizes: Sequence[int], further: Sequence[str], warps: int, stages: int
 ) -> str:
     """In a process of its own: compile into Triton's cache; what went wrong, or nothing."""
     try:
-        args = [*map(torch_dtype, dtypes), *sizes, *([torch.int32] if checks else [])]
+        args = [*map(torch_dtype, dtypes), *sizes, *(_FURTHER[t] for t in further)]
         _function(path, name).warmup(*args, grid=(1,), num_warps=warps, num_stages=stages)
     except Exception as problem:
         return f"{type(problem).__name__}: {problem}"

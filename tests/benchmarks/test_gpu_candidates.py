@@ -1,7 +1,5 @@
 """The search around a kernel's schedule: schedules of the same nest, each timed once, and the fastest of them."""
 
-from dataclasses import replace
-
 from benchmarks.gpu_candidates import Search, around, climb, searches_of
 from benchmarks.gpu_idle import H100
 from lamina.codegen.triton.emit import emit
@@ -15,7 +13,7 @@ def _timed(searches: list[Search]) -> None:
         for k, found in asked.items():
             for schedule in found:
                 assert schedule not in searches[k].times, "nothing is timed twice"
-                emit(replace(searches[k].kernel, schedules=(schedule,)), H100)
+                emit(searches[k].with_schedule(schedule), H100)
                 searches[k].times[schedule] = 10.0 + abs(schedule.warps - 4)
 
     climb(searches, 4, timer)

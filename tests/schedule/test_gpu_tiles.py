@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from lamina.ir.loops import Nest
 from lamina.lower.to_loops import lower
@@ -80,3 +83,19 @@ def test_few_columns_of_a_costly_scan_are_shared_by_enough_warps() -> None:
     assert found.blocks[-1].size <= 2
     many = blocks_of(lambda x: (x.logcumsumexp(0),), meta(700, 132 * 1024, dtype=F32))
     assert all(s.blocks[-1].size >= 8 for s in many if s.kind == "scan")
+
+
+def normalized(x: Tensor, w: Tensor) -> Any:
+    y = x / (1 + w.abs())
+    z = torch.nn.functional.normalize(torch.where(y > 0, y, 0.1 * y).exp().log1p() * y, dim=2) * y.abs().sqrt()
+    return z / w, (z.sin() * y).sum(1)
+
+
+@pytest.mark.parametrize(("rows", "width", "sizes"), [(5, 257, (1, 512, 4, 1)), (28, 768, (2, 1024, 8, 3))])
+def test_rows_of_a_short_axis_whose_columns_are_reduced_too(
+    rows: int, width: int, sizes: tuple[int, int, int, int]
+) -> None:
+    """Five rows in a tile of eight, half of each row, read ahead: 31 % of the points of one program a processor."""
+    (found,) = blocks_of(normalized, meta(31347, rows, width, dtype=F32), meta(31347, 1, width, dtype=F32))
+    assert found.kind == "mixed"
+    assert (*[b.size for b in found.blocks if b.role != "grid"], found.warps, found.stages) == sizes

@@ -57,6 +57,10 @@ _MIXED_TILE = 4096
 4096 points and 8192: backward of layer norm with 4096 columns 109 us and 114, of RMS norm with residual 142 and 175,
 with dropout and residual 186 and 191; with 2048 columns 31.5 and 33.0, 36.0 and 39.1, 35.1 and 38.0, 39.8 and 41.3).
 """
+_MIXED_BUSY = 2048
+"""Points of a tile of 32-bit rows of which much is computed."""
+_FILLED = 0.85
+"""Share of the rows that a loop takes at once that exist, of the most that any number of rows has."""
 _NORM_ROW = 4096
 """Points of a norm's row of 16-bit numbers that two warps take, 64 a thread, or half as many (H200, one row a program;
 four warps, two: layer norm 73.2 us, 72.6, its forward in training 74.0, 73.3; RMS norm 40.8, 39.2, with residual 135.9,
@@ -309,29 +313,35 @@ class Reductions(NestFacts):
                 volume *= power(self.size(names))
             else:
                 blocks.append(Block(members, 0, "loop"))
-        done = []
         crossed = self.transposed_axes() is not None
         sums = sum(frozenset(e.axes) != inner for e in self.reduces)  # each has a number of its own at every point
         points = _MIXED_TILE if sums > 2 or (self.bytes() <= 2 and not crossed) else 2 * _MIXED_TILE
+        much = self.instructions >= MANY_INSTRUCTIONS and self.bytes() > 2
+        if much and not crossed:
+            points = _MIXED_BUSY
         short = volume <= _SHORT_ROW and self.bytes() <= 2 and not crossed
         if short:  # two rows a turn, which a thread adds up at once, or as many as its warps read at once
             points = volume * (2 if volume >= SHORT_ROW_WARP else 8)
-        for block in blocks:
-            if block.size == 0:
-                block = replace(block, size=max(1, min(power(self.size(block.axes)), points // volume, 32)))
-            done.append(block)
+        done = [b if b.size else replace(b, size=self.rows_a_turn(b.axes, points // volume)) for b in blocks]
         tile = volume * max((b.size for b in done if b.role == "loop"), default=1)
         done.sort(key=lambda b: (b.role != "grid", b.role != "loop"))
-        stages = 3 if any(b.role == "loop" for b in done) and not crossed else 1
-        much = self.instructions >= MANY_INSTRUCTIONS and self.bytes() > 2
-        each = 8 if much else 16 if crossed or sums > 2 else 32
+        pieces = read_in_pieces(self)
+        ahead = any(b.role == "loop" and b.size < self.size(b.axes) for b in done) and not crossed and not pieces
+        each = 8 if much or pieces else 16 if crossed or sums > 2 else 32
         return GpuSchedule(
             "mixed",
             tuple(done),
             warps=short_row_warps(volume) if short else max(4, warps_for(tile, each)),
-            stages=stages,
+            stages=3 if ahead else 1,
             approximate=self.approximate,
         )
+
+    def rows_a_turn(self, axes: tuple[str, ...], most: int) -> int:
+        """Rows that a loop takes at once: as many as ``most``, fewer where many would be beyond the last one."""
+        length = self.size(axes)
+        sizes = [n for n in (1, 2, 4, 8, 16, 32) if n <= max(1, min(power(length), most))]
+        full = max(filled(length, n) for n in sizes)
+        return max(n for n in sizes if filled(length, n) >= _FILLED * full)
 
     def inner_set(self) -> frozenset[str] | None:
         """The reduced axes that should be whole: those holding the fast axis, else the most used inside."""

@@ -21,6 +21,7 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
+from lamina.schedule.masked_loads import without_needless_masks
 
 __all__ = ["rename", "simplify"]
 
@@ -35,6 +36,7 @@ def simplify(body: Sequence[Equation], numerics: str) -> tuple[Equation, ...]:
     Two values that are compared are rounded as they are in memory: an element is the largest of its row, or as large
     as the k-th, only where both sides are the numbers that were stored.
     """
+    body = without_needless_masks(body)
     same: dict[Any, str] = {}
     names: dict[str, str] = {}
     rounded: dict[str, str] = {}

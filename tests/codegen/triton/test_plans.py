@@ -92,6 +92,18 @@ def group_norm_backward(g: Tensor, x: Tensor, w: Tensor) -> Any:
     return torch.ops.aten.native_group_norm_backward(g.tanh(), inner, mean, scale, w, *sizes, [True, True, True])
 
 
+def short_axis_beside_rows(x: Tensor, w: Tensor) -> Any:
+    y = x / (1 + w.abs())
+    z = F.normalize(torch.where(y > 0, y, 0.1 * y).exp().log1p() * y, dim=2) * y.abs().sqrt()
+    return z / w, (z.sin() * y).sum(1)
+
+
+def slices_backward(x: Tensor, g: Tensor) -> Any:
+    y = (x.abs() + 0.1).sqrt()
+    d = F.pad(torch.ops.aten.gelu_backward(g, y[:, :5]), (0, 0, 0, 6)) + F.pad(g, (0, 0, 6, 0))
+    return d / (2 * y) * x.sign(), (d * y).sum((0, 1))
+
+
 torch.manual_seed(0)
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
@@ -148,6 +160,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
         tuple(torch.randn(n) for n in (7, 24, 17000, 300, 1, 40000, 33)),
         0,
     ),
+    "rows of a short axis beside its sums": (short_axis_beside_rows, (torch.randn(9, 5, 33), torch.randn(9, 1, 33)), 0),
+    "two slices of one tensor": (slices_backward, (torch.randn(9, 11, 40), torch.randn(9, 5, 40)), 0),
     "small and independent": (lambda x, y: (x.exp(), y.sum(1)), (torch.randn(50), torch.randn(7, 9)), 0),
 }
 
