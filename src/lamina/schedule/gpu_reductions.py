@@ -57,10 +57,6 @@ _MIXED_TILE = 4096
 4096 points and 8192: backward of layer norm with 4096 columns 109 us and 114, of RMS norm with residual 142 and 175,
 with dropout and residual 186 and 191; with 2048 columns 31.5 and 33.0, 36.0 and 39.1, 35.1 and 38.0, 39.8 and 41.3).
 """
-_MIXED_BUSY = 2048
-"""Points of a tile of 32-bit rows of which much is computed."""
-_FILLED = 0.85
-"""Share of the rows that a loop takes at once that exist, of the most that any number of rows has."""
 _NORM_ROW = 4096
 """Points of a norm's row of 16-bit numbers that two warps take, 64 a thread, or half as many (H200, one row a program;
 four warps, two: layer norm 73.2 us, 72.6, its forward in training 74.0, 73.3; RMS norm 40.8, 39.2, with residual 135.9,
@@ -75,12 +71,19 @@ _WARP_POINTS = 4096
 _LONG = 2048
 """Row width from which unaligned rows are worth a loop with peeled ends."""
 _BARELY = 0.75
-"""Share of a whole tile's points that exist, over that of a loop's tiles, below which the loop is taken."""
+"""Share of a larger tile's points that exist, over that of smaller ones, below which the smaller are taken."""
 
 
 def _barely_filled(deep: int, rows: int) -> bool:
     """Whether much less of a tile that holds whole columns would exist than of tiles of ``rows`` rows."""
     return filled(deep, power(deep)) < _BARELY * filled(deep, max(2, rows))
+
+
+def _rows_a_turn(length: int, most: int) -> int:
+    """Rows that a loop takes at once: as many as ``most``, fewer where many would be beyond the last one."""
+    sizes = [n for n in (1, 2, 4, 8, 16, 32) if n <= max(1, min(power(length), most))]
+    full = max(filled(length, n) for n in sizes)
+    return max(n for n in sizes if filled(length, n) >= _BARELY * full)
 
 
 class Reductions(NestFacts):
@@ -318,11 +321,11 @@ class Reductions(NestFacts):
         points = _MIXED_TILE if sums > 2 or (self.bytes() <= 2 and not crossed) else 2 * _MIXED_TILE
         much = self.instructions >= MANY_INSTRUCTIONS and self.bytes() > 2
         if much and not crossed:
-            points = _MIXED_BUSY
+            points = 2 * BUSY_POINTS
         short = volume <= _SHORT_ROW and self.bytes() <= 2 and not crossed
         if short:  # two rows a turn, which a thread adds up at once, or as many as its warps read at once
             points = volume * (2 if volume >= SHORT_ROW_WARP else 8)
-        done = [b if b.size else replace(b, size=self.rows_a_turn(b.axes, points // volume)) for b in blocks]
+        done = [b if b.size else replace(b, size=_rows_a_turn(self.size(b.axes), points // volume)) for b in blocks]
         tile = volume * max((b.size for b in done if b.role == "loop"), default=1)
         done.sort(key=lambda b: (b.role != "grid", b.role != "loop"))
         pieces = read_in_pieces(self)
@@ -335,13 +338,6 @@ class Reductions(NestFacts):
             stages=3 if ahead else 1,
             approximate=self.approximate,
         )
-
-    def rows_a_turn(self, axes: tuple[str, ...], most: int) -> int:
-        """Rows that a loop takes at once: as many as ``most``, fewer where many would be beyond the last one."""
-        length = self.size(axes)
-        sizes = [n for n in (1, 2, 4, 8, 16, 32) if n <= max(1, min(power(length), most))]
-        full = max(filled(length, n) for n in sizes)
-        return max(n for n in sizes if filled(length, n) >= _FILLED * full)
 
     def inner_set(self) -> frozenset[str] | None:
         """The reduced axes that should be whole: those holding the fast axis, else the most used inside."""
