@@ -90,17 +90,19 @@ def _is_of_all_fields(kind: type, name: str) -> bool:
 
 def _break_at_hashes() -> None:
     """Break at a key that is a frozen dataclass with a hash of its own: Dynamo takes that of all fields."""
-    hash_any = getattr(FrozenDataClassVariable, "hash_impl", None)
-    if hash_any is None:  # a release that asks the object itself
-        return
+    for name in ("hash_impl", "get_python_hash"):  # of 2.13, and of releases before it
+        if name in vars(FrozenDataClassVariable):
+            setattr(FrozenDataClassVariable, name, _breaking_at_own_hash(vars(FrozenDataClassVariable)[name]))
 
+
+def _breaking_at_own_hash(hash_any: Any) -> Any:
     @functools.wraps(hash_any)
-    def hashed(self: Any, tx: Any) -> Any:
-        if _may_break(tx) and not _is_of_all_fields(self.python_type(), "__hash__"):
+    def hashed(self: Any, *rest: Any) -> Any:
+        if not _is_of_all_fields(self.python_type(), "__hash__") and _may_break(InstructionTranslator.current_tx()):
             _break_at_key("a frozen dataclass with a hash of its own")
-        return hash_any(self, tx)
+        return hash_any(self, *rest)
 
-    FrozenDataClassVariable.hash_impl = hashed  # type: ignore[method-assign]
+    return hashed
 
 
 def _is_same_object(one: Any, other: Any) -> bool:
