@@ -568,6 +568,29 @@ def numbered(text: str) -> str:
     return "\n".join(f"{number:3} {line}" for number, line in lines)
 
 
+def ends(by: Any) -> list[str]:
+    """When objects end in a program that is run ``by`` a function: one of no name, and one that an exception held."""
+    ended = []
+
+    class Object:
+        def __del__(self) -> None:
+            ended.append("object")
+
+    def program() -> None:
+        Object()
+        ended.append("after")
+        kept = Object()
+        try:
+            raise ValueError(kept)
+        except ValueError:
+            pass
+        del kept
+        ended.append("end")
+
+    by(program)
+    return ended
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     first, count = int(sys.argv[1]), int(sys.argv[2])
@@ -578,6 +601,7 @@ def main() -> None:
         if told and shown < int(sys.argv[3] if len(sys.argv) > 3 else 1):
             shown += 1
             print("seed", seed, told)
+    print(*ends(lambda program: by_machine(program, ())))
     print(count, "programs,", bad, "differ", sys.version.split()[0])
 
 

@@ -18,7 +18,7 @@ from lamina.capture.own.instructions import UnknownInstruction, decode
 from lamina.capture.own.machine import Machine, is_interpretable
 from lamina.capture.own.steps import DATA_STEPS
 from lamina.capture.own.world import PlainWorld
-from tests.capture.own.python_programs import PRELUDE, Program, difference, observed
+from tests.capture.own.python_programs import PRELUDE, Program, difference, ends, observed
 
 ROOT = Path(__file__).parents[3]
 
@@ -125,28 +125,7 @@ def test_a_classes_module_is_the_users() -> None:
 
 
 def test_objects_end_when_they_would() -> None:
-    ended = []
-
-    class Object:
-        def __del__(self):
-            ended.append("object")
-
-    def program():
-        Object()
-        ended.append("after")
-        kept = Object()
-        try:
-            raise ValueError(kept)
-        except ValueError:
-            pass
-        del kept
-        ended.append("end")
-
-    program()
-    expected = ended.copy()
-    ended.clear()
-    by_machine(program)
-    assert ended == expected == ["object", "after", "object", "end"]
+    assert ends(by_machine) == ends(lambda program: program()) == ["object", "after", "object", "end"]
 
 
 def test_an_interrupt_leaves_what_was_done() -> None:
@@ -186,6 +165,7 @@ def test_other_versions_of_python(version: str) -> None:
     if "programs," not in done.stdout:
         pytest.skip(f"python{version} does not run: {done.stderr[-200:]}")
     assert f"200 programs, 0 differ {version}" in done.stdout, done.stdout[-3000:]
+    assert "object after object end" in done.stdout, done.stdout[-3000:]
 
 
 def test_what_is_seen_of_a_program() -> None:

@@ -91,10 +91,13 @@ def _at(own: CodeType, code: CodeType, line: int) -> CodeType:
 
 
 def _entry(frame: Frame) -> TracebackType:
-    """A traceback entry for the line where ``frame`` stands, which keeps no frame of the interpreter alive."""
-    stopped = FunctionType(_at(_NOWHERE, frame.code, frame.line), frame.function.__globals__)()
-    next(stopped)
-    return TracebackType(None, stopped.gi_frame, stopped.gi_frame.f_lasti, frame.line)
+    """A traceback entry for the line where ``frame`` stands, which keeps no frame of the interpreter alive.
+
+    The frame is that of a generator that was never started: Python 3.12 runs one that was to its end when it is let go
+    of, and its frame then leads to those that did so.
+    """
+    unstarted = FunctionType(_at(_NOWHERE, frame.code, frame.line), frame.function.__globals__)()
+    return TracebackType(None, unstarted.gi_frame, unstarted.gi_frame.f_lasti, frame.line)
 
 
 def native(source: str, name: str) -> Any:
