@@ -34,6 +34,7 @@ from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.base.lowering import lowerings_key
 from lamina.base.recovery import brief, is_internal, recover
+from lamina.base.region_names import callable_name, graph_name
 from lamina.base.rule import NestRule
 from lamina.base.torch_private import fresh_symbols_dropped
 from lamina.base.user_frames import with_users_frames
@@ -107,7 +108,7 @@ def compile(
     check_rules(settings)
     if disable:
         return model
-    record = kept_record(getattr(model, "__name__", type(model).__name__), settings)
+    record = kept_record(callable_name(model), settings)
     dynamic = dynamic if chosen.dynamic or dynamic is not None else False
     return compile_recorded(model, settings, chosen, record, fullgraph, dynamic)
 
@@ -190,7 +191,7 @@ class _Compiler:
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.graphs += 1
-        name = f"graph{self.graphs - 1}"
+        name = graph_name(self.record.name, self.graphs - 1)
         try:
             compiled = compile_graph(gm, example_inputs, self.options, self.record, self.backend, name, self.told)
         except Exception as error:

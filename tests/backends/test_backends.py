@@ -222,7 +222,7 @@ def test_parts_that_depend_on_each_other_by_turns_stay_apart() -> None:
     (split,) = [s.value for s in compiled.record.stages if s.name == "split" and s.region.endswith("forward")]
     assert sum(part.taken for part in split.subgraphs) >= 2
     assert "sines" not in split.text()
-    assert "graph0_forward_part0" in split.text()
+    assert "alternating0_forward_part0" in split.text()
 
 
 def test_facts_decide_before_a_backend_is_asked() -> None:
@@ -261,7 +261,7 @@ def test_a_backend_may_decline_a_graph() -> None:
     def never(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         raise NotImplementedError("not on a Sunday")
 
-    with pytest.raises(Exception, match="does not take graph0_forward, nor does its fallback: not on a Sunday"):
+    with pytest.raises(Exception, match="does not take program0_forward, nor does its fallback: not on a Sunday"):
         agrees(never)
 
 
@@ -292,7 +292,7 @@ def test_fallbacks_in_a_circle_end_in_an_error_that_names_them(graph: str) -> No
     register_backend(lambda gm, inputs: gm.forward, name="round", graph=graph, supports=no_sines, fallback="about")
     register_backend(lambda gm, inputs: gm.forward, name="about", graph=graph, supports=no_sines, fallback="round")
     compiled = lamina.compile(lambda x: x.sin(), backend="round")
-    with pytest.raises(Exception, match=r"neither 'round' nor 'about' takes graph0.*no trigonometry"):
+    with pytest.raises(Exception, match=r"neither 'round' nor 'about' takes lambda0.*no trigonometry"):
         compiled(torch.randn(3))
 
 
@@ -332,7 +332,10 @@ def test_a_backend_that_only_knows_forward_trains() -> None:
             nn.functional.mse_loss(run(x), y).backward()
             optimizer.step()
     torch.testing.assert_close(model.state_dict(), twin.state_dict(), rtol=1e-4, atol=1e-5)
-    assert {s.region for s in compiled.record.stages if s.name == "tape"} == {"graph0_forward", "graph0_backward"}
+    assert {s.region for s in compiled.record.stages if s.name == "tape"} == {
+        "Sequential0_forward",
+        "Sequential0_backward",
+    }
 
 
 def test_writes_to_inputs_are_made_outside() -> None:
@@ -376,7 +379,7 @@ def test_what_cannot_be_called_is_no_compiled_graph(made: Any, words: str, graph
     with pytest.raises(Exception, match="LM012") as failure:
         lamina.compile(torch.sin, backend=Backend("mine", forgetful, graph=graph))(torch.ones(3))
     text = str(failure.value)
-    assert re.search(rf"backend 'mine' has no compiled graph0\w*: its forgetful returned {words}", text)
+    assert re.search(rf"backend 'mine' has no compiled sin0\w*: its forgetful returned {words}", text)
     assert f"at test_backends.py:{line}" in text
     assert "return a function of the graph's inputs" in text
 
@@ -384,8 +387,8 @@ def test_what_cannot_be_called_is_no_compiled_graph(made: Any, words: str, graph
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"save": lambda compiled: None}, "backend 'mine' saved graph0_inference as a NoneType\n  at test_backends.py"),
-        ({"load": lambda data, gm, inputs: None}, "has no compiled graph0_inference: its <lambda> returned nothing"),
+        ({"save": lambda compiled: None}, "backend 'mine' saved sin0_inference as a NoneType\n  at test_backends.py"),
+        ({"load": lambda data, gm, inputs: None}, "has no compiled sin0_inference: its <lambda> returned nothing"),
     ],
     ids=["save", "load"],
 )
@@ -505,12 +508,12 @@ def test_compiled_graphs_are_saved_and_loaded(tmp_path: Path) -> None:
 def test_debug_and_count_print_what_they_are_given(capsys: pytest.CaptureFixture[str]) -> None:
     agrees("debug")
     table = capsys.readouterr().out
-    for word in ("graph0_forward", "graph0_backward", "aten.mm.default", "float32", "4x8", "test_backends.py"):
+    for word in ("program0_forward", "program0_backward", "aten.mm.default", "float32", "4x8", "test_backends.py"):
         assert word in table
     torch.compiler.reset()
     compiled = agrees("count")
     printed = capsys.readouterr().out
-    assert "Graph: 5 ops, 1 fusable group (graph0_forward)" in printed
+    assert "Graph: 5 ops, 1 fusable group (program0_forward)" in printed
     assert "fused: relu, mul.Tensor, _softmax, sum" in printed
     assert "library: mm.default" in printed
     assert next(s.value.ops for s in compiled.record.stages if s.name == "count") == 5

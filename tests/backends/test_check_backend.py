@@ -108,7 +108,7 @@ def test_a_compile_that_raises_is_named(capsys: pytest.CaptureFixture[str]) -> N
 
     report = check_backend(refuses, programs=["forward"])
     row = report.rows[0]
-    assert "'refuses' failed to compile graph0_inference: ValueError: no such device" in row.fault
+    assert "'refuses' failed to compile arithmetic0_inference: ValueError: no such device" in row.fault
     printed = capsys.readouterr().out
     assert "FAILED" in printed
     assert "no such device" in printed

@@ -96,4 +96,4 @@ def test_stages_are_in_torchs_structured_trace(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(logs, "traced", lambda name, text: found.update({name: text()}))
     lamina.compile(lambda x: x * 2 + 1)(torch.randn(4, 8))
     assert "def forward" in found["lamina_capture"]
-    assert {"lamina_graph0_inference_fuse", "lamina_graph0_inference_codegen"} <= found.keys()
+    assert {"lamina_lambda0_inference_fuse", "lamina_lambda0_inference_codegen"} <= found.keys()

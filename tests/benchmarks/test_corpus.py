@@ -20,10 +20,10 @@ def test_texts_hold_every_stage_and_are_the_same_again() -> None:
     first = corpus.texts(program)
     for stage in (
         "capture",
-        "graph0 partition",
-        "graph0_forward lower",
-        "graph0_backward plan",
-        "graph0_backward host",
+        "program0 partition",
+        "program0_forward lower",
+        "program0_backward plan",
+        "program0_backward host",
     ):
         assert f"==== {stage}\n" in first.replace("====  ", "==== ")
     assert "void k0(" in first or 'extern "C"' in first

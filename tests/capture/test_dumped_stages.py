@@ -60,11 +60,11 @@ def one(folder: Path, pattern: str) -> Path:
 def test_every_region_has_a_folder_with_its_stages_and_decisions(dumped: tuple[Record, Path]) -> None:
     _, folder = dumped
     regions = sorted(p.name.partition("_")[2] for p in folder.iterdir())
-    assert [r for r in regions if "graph0" in r] == ["graph0", "graph0_backward", "graph0_forward"]
+    assert [r for r in regions if "Model0" in r] == ["Model0", "Model0_backward", "Model0_forward"]
     for stage in ("joint.py", "partition_forward.py", "partition_backward.py"):
-        assert "def forward(self" in one(folder, f"*_graph0/*_{stage}").read_text()
+        assert "def forward(self" in one(folder, f"*_Model0/*_{stage}").read_text()
     for region in ("forward", "backward"):
-        there = one(folder, f"*_graph0_{region}")
+        there = one(folder, f"*_Model0_{region}")
         kinds = [re.sub(r"^\d+_", "", p.name) for p in sorted(there.iterdir()) if p.name != "decisions.txt"]
         assert kinds[:6] == ["graph.py", "lower.py", "fuse.py", "plan.py", "host.py", "codegen"]
         assert re.search(r"^fuse: ", (there / "decisions.txt").read_text(), re.MULTILINE)
@@ -124,24 +124,24 @@ def _plainly(gm: torch.fx.GraphModule) -> str:
 
 def test_a_graph_that_is_read_computes_the_same(dumped: tuple[Record, Path]) -> None:
     record, folder = dumped
-    (gm,) = [s.value for s in record.stages if (s.region, s.name) == ("graph0_forward", "graph")]
+    (gm,) = [s.value for s in record.stages if (s.region, s.name) == ("Model0_forward", "graph")]
     assert isinstance(gm, torch.fx.GraphModule)
     inputs = [torch.randn(tuple(n.meta["val"].shape)) for n in gm.graph.find_nodes(op="placeholder")]
-    read = runpy.run_path(str(one(folder, "*_graph0_forward/*_graph.py")))["GraphModule"]()
+    read = runpy.run_path(str(one(folder, "*_Model0_forward/*_graph.py")))["GraphModule"]()
     for ours, theirs in zip(read(*inputs), gm(*inputs), strict=True):
         torch.testing.assert_close(ours, theirs, equal_nan=True)
 
 
 def test_kernels_compile_and_the_host_program_runs_alone(dumped: tuple[Record, Path]) -> None:
     _, folder = dumped
-    host = one(folder, "*_graph0_forward/*_host.py")
+    host = one(folder, "*_Model0_forward/*_host.py")
     ran = subprocess.run([sys.executable, str(host)], capture_output=True, text=True, check=True)
     times = ran.stdout[ran.stdout.index("kernel  ") :].splitlines()
     assert re.search(r"of a copy's [\d.]+ GB/s$", times[0])
     assert times[1:]
     assert all(re.fullmatch(r"\w+ +[\d.]+ +[\d.]+ +[\d.]+  \d+ %", line) for line in times[1:])
     assert ran.stdout.count("tensor(") >= 2
-    file = one(folder, "*_graph0_forward/*_codegen").glob("*.cpp")
+    file = one(folder, "*_Model0_forward/*_codegen").glob("*.cpp")
     path = next(file)
     assert path.read_text().splitlines()[1].startswith("// c++ -std=c++17 -O3")
     compiler = find_compiler()
@@ -152,9 +152,9 @@ def test_kernels_compile_and_the_host_program_runs_alone(dumped: tuple[Record, P
 
 def test_a_stage_prints_what_is_dumped(dumped: tuple[Record, Path]) -> None:
     record, folder = dumped
-    stages = {stage.name: stage for stage in record.stages if stage.region == "graph0_backward"}
-    assert str(stages["plan"]) == one(folder, "*_graph0_backward/*_plan.py").read_text()
-    kernels = sorted(one(folder, "*_graph0_backward/*_codegen").glob("*.cpp"))
+    stages = {stage.name: stage for stage in record.stages if stage.region == "Model0_backward"}
+    assert str(stages["plan"]) == one(folder, "*_Model0_backward/*_plan.py").read_text()
+    kernels = sorted(one(folder, "*_Model0_backward/*_codegen").glob("*.cpp"))
     assert kernels
     assert all(file.read_text() in str(stages["codegen"]) for file in kernels)
     assert not str(stages["wait"])
@@ -191,6 +191,6 @@ def test_a_backward_whose_stages_cannot_be_written_runs(tmp_path: Path) -> None:
     out = lamina.compile(lambda x: x.sin(), options={"dump_dir": str(tmp_path / "stages")})(x)
     shutil.rmtree(tmp_path / "stages")
     (tmp_path / "stages").touch()
-    with pytest.warns(lamina.LaminaWarning, match="cannot write the stages of graph0_backward"):
+    with pytest.warns(lamina.LaminaWarning, match="cannot write the stages of lambda0_backward"):
         out.sum().backward()
     torch.testing.assert_close(x.grad, x.detach().cos())

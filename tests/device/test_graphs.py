@@ -107,8 +107,8 @@ def test_training() -> None:
     for a, b in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
     assert [(d.subject, d.taken) for d in compiled.record.decisions("graph")] == [
-        (("graph0_forward",), True),
-        (("graph0_backward",), True),
+        (("Sequential0_forward",), True),
+        (("Sequential0_backward",), True),
     ]
 
 
@@ -195,7 +195,7 @@ def test_default_mode_records_training_where_launches_dominate() -> None:
         compiled(x).square().mean().backward()
         torch.cuda.synchronize()
     found = {d.subject[0]: d for d in compiled.record.decisions("graph") if d.taken}
-    assert sorted(found) == ["graph0_backward", "graph0_forward"], compiled.record.decisions("graph")
+    assert sorted(found) == ["Sequential0_backward", "Sequential0_forward"], compiled.record.decisions("graph")
     gradients = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     model(x).square().mean().backward()

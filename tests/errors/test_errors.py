@@ -207,7 +207,7 @@ def test_a_rewrite_that_cannot_run_is_told_from_one_that_nobody_knows() -> None:
         ({"numerics": "eager"}, 'none runs with numerics="eager"'),
     ):
         torch.compiler.reset()
-        with pytest.raises(UnexpectedMatches, match="'merge_projections' did not run in graph0") as caught:
+        with pytest.raises(UnexpectedMatches, match="'merge_projections' did not run in lambda0") as caught:
             _rewritten(expect_matches={"merge_projections": 1}, **options)
         assert reason in caught.value.remedy
     torch.compiler.reset()
@@ -386,7 +386,7 @@ def test_an_error_at_the_first_call_ends_with_its_remedy(entry: Callable[..., ob
 
 
 def test_differentiating_twice_names_the_region_and_what_to_do() -> None:
-    with pytest.raises(RuntimeError, match=r"LM013 DoubleBackward: double backward: graph0") as caught:
+    with pytest.raises(RuntimeError, match=r"LM013 DoubleBackward: double backward: slope0") as caught:
         _differentiated_twice()
     assert isinstance(caught.value, DoubleBackward)
     line = _slope.__code__.co_firstlineno + 1

@@ -37,7 +37,7 @@ def test_each_launch_is_an_event_with_its_own_line() -> None:
     want = fast(x, w)
     names = events(lambda: torch.testing.assert_close(fast(x, w), want, rtol=0, atol=0))
     region, *kernels = sorted(names, key=lambda n: n.startswith("lamina::"))
-    assert region == "lamina region graph0_inference"
+    assert region == "lamina region two_norms0_inference"
     assert len(kernels) == 2
     assert len({name.split(" ")[0] for name in kernels}) == 1  # two launches of one kernel
     line = two_norms.__code__.co_firstlineno
@@ -47,7 +47,7 @@ def test_each_launch_is_an_event_with_its_own_line() -> None:
 def test_kernels_of_the_backward_are_events_too() -> None:
     fast, x, w = compiled(two_norms), torch.randn(8, 6, requires_grad=True), torch.randn(6, 6)
     names = events(lambda: fast(x, w).sum().backward())
-    assert {"lamina region graph0_forward", "lamina region graph0_backward"} <= {*names}
+    assert {"lamina region two_norms0_forward", "lamina region two_norms0_backward"} <= {*names}
     assert any("backward" in name for name in names if name.startswith("lamina::"))
 
 

@@ -158,7 +158,7 @@ def test_launches_are_timed_where_a_report_was_asked_for(tmp_path: Path, monkeyp
 
 def test_a_region_that_is_left_to_aten_has_no_kernels() -> None:
     record = trained()
-    record.add("graph0_forward", "aten", 0.0, None)
+    record.add("Model0_forward", "aten", 0.0, None)
     forward, backward = document(record, assembly=False)["regions"]
     assert "steps" not in forward
     assert backward["steps"]
@@ -180,12 +180,12 @@ def test_memory_is_what_the_plan_places(report: dict[str, Any]) -> None:
 
 
 def test_steps_of_fusion_are_shown_one_by_one(report: dict[str, Any]) -> None:
-    passes = [one for one in report["passes"] if one["region"] == "graph0_forward"]
+    passes = [one for one in report["passes"] if one["region"] == "Model0_forward"]
     assert [one["name"] for one in passes][:2] == ["lower", "update in place"]
     grouped = next(one for one in passes if one["name"] == "group")
     before, after = (pass_text(report, grouped[side]) for side in ("before", "after"))
     assert before.count("= Nest(") > after.count("= Nest(")
-    loops = next(text for text in report["texts"] if text["key"] == "loops:graph0_forward")
+    loops = next(text for text in report["texts"] if text["key"] == "loops:Model0_forward")
     assert pass_text(report, passes[-1]["after"]).strip() == loops["text"].strip()
 
 
@@ -198,7 +198,7 @@ def test_a_record_that_keeps_what_passes_by_says_the_same_of_fusion(
     monkeypatch.setattr("lamina.report.passes.Fusion", None)  # nothing is fused again
     found = document(kept, assembly=False)
     assert not found["faults"]
-    for region in ("graph0_forward", "graph0_backward"):
+    for region in ("Model0_forward", "Model0_backward"):
         own, other = (
             [
                 (one["name"], pass_text(data, one["before"]), pass_text(data, one["after"]), bool(one["stages"]))
@@ -217,7 +217,7 @@ def test_what_cannot_be_shown_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     record = trained()
     monkeypatch.setattr("lamina.report.document.memory_of", broken)
     found = document(record, assembly=False)
-    assert {fault["region"] for fault in found["faults"]} == {"graph0_forward", "graph0_backward"}
+    assert {fault["region"] for fault in found["faults"]} == {"Model0_forward", "Model0_backward"}
     assert all("planted" in fault["what"] for fault in found["faults"])
     assert found["decisions"]
 

@@ -93,7 +93,7 @@ def test_the_option_report_keeps_rewrites_and_writes_at_the_end(tmp_path: Path) 
     subprocess.run([sys.executable, str(program)], env=env, check=True, timeout=120)
     found = [read_report(tmp_path / name) for name in ("out.json", "out-2.json")]
     assert found[0]["texts"][0]["title"] == "program.py"
-    rewritten = [one for one in found[0]["passes"] if one["region"] == "graph0" and one["before"]]
+    rewritten = [one for one in found[0]["passes"] if one["region"] == "lambda0" and one["before"]]
     assert rewritten
     assert all(one["before"] != one["after"] for one in rewritten)
 
@@ -111,7 +111,7 @@ def test_what_torch_compile_is_given_is_reported_too(tmp_path: Path) -> None:
     found = read_report(tmp_path / "out.json")
     assert found["texts"][0]["title"] == "program.py"
     assert found["kernels"][0]["runs"] == 2
-    assert any(one["before"] for one in found["passes"] if one["region"] == "graph0")
+    assert any(one["before"] for one in found["passes"] if one["region"] == "lambda0")
     assert not (tmp_path / "out-2.json").exists()
 
 
@@ -167,7 +167,7 @@ def test_two_reports_are_compared(tmp_path: Path) -> None:
     found = json.loads(done.output)
     assert found["totals"]["library calls"] == [0, 1]
     assert len(found["kernels"]["gone"]) == len(found["kernels"]["new"]) == 1
-    assert "captured:graph0" in found["texts"]["changed"]
+    assert "captured:lambda0" in found["texts"]["changed"]
     text = (tmp_path / "c.html").read_text()
     assert data_of(text) == read_report(after)
     assert data_of(text, "other") == read_report(before)

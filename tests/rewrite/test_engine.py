@@ -303,7 +303,7 @@ def test_rules_of_ours_that_decline_do_not_warn(monkeypatch):
 
 def test_a_match_that_could_not_be_replaced_is_the_reason_of_an_expectation():
     nothing = rule(lambda x: x * 1, lambda x: x, name="nothing")
-    with pytest.raises(UnexpectedMatches, match=r"applied 0 times in graph0, not 1; a match at .* share memory"):
+    with pytest.raises(UnexpectedMatches, match=r"applied 0 times in lambda0, not 1; a match at .* share memory"):
         ours(lambda x: x * 1, [X], [nothing], expect_matches={"nothing": 1})
 
 

@@ -108,9 +108,9 @@ def test_a_wrong_kernel_of_the_backward_is_named_and_gradients_are_right(monkeyp
     with pytest.warns(lamina.LaminaWarning, match="backward"):
         got = torch.autograd.grad(real.square().sum(), (x, w))
     torch.testing.assert_close(got, wanted)
-    assert [c.region for c in checks(compiled) if c.ok] == ["graph0_forward"]
+    assert [c.region for c in checks(compiled) if c.ok] == ["trained0_forward"]
     (found,) = wrong_regions(compiled)
-    assert found.region == "graph0_backward"
+    assert found.region == "trained0_backward"
     assert found.step is not None
     assert found.step.kernel == names[0]
     assert "test_first_call.py" in found.step.place
@@ -156,7 +156,7 @@ def test_only_the_written_input_may_be_wrong(monkeypatch: pytest.MonkeyPatch) ->
 def test_strict_raises_and_names_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     names = wrong_code(monkeypatch, "tanh", "exp")
     compiled = lamina.compile(two_kernels, options={**FIRST, "strict": True})
-    with pytest.raises(lamina.StageFailed, match=r"graph0_inference: output 0: .* kernel ") as raised:
+    with pytest.raises(lamina.StageFailed, match=r"two_kernels0_inference: output 0: .* kernel ") as raised:
         compiled(torch.randn(8, 8), torch.randn(8, 8))
     assert names[0] in str(raised.value)
 
@@ -248,4 +248,4 @@ def test_what_differs_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.warns(lamina.LaminaWarning):
         compiled(torch.randn(8, 8), torch.randn(8, 8))
     (found,) = wrong_regions(compiled)
-    assert re.fullmatch(r"graph0_inference: output 0: [^\n]*; the first that differs: kernel [^\n]*", str(found))
+    assert re.fullmatch(r"two_kernels0_inference: output 0: [^\n]*; the first that differs: kernel [^\n]*", str(found))

@@ -85,7 +85,7 @@ def test_a_module_in_training_is_as_in_eager_and_is_left_as_it_was() -> None:
     assert report, str(report)
     assert {"output['y']", "output['row']", "gradient of argument x", "gradient of linear.weight"} <= values(report)
     assert {"norm.running_mean", "calls", "linear.bias"} <= values(report)
-    assert [region.region for region in report.regions] == ["graph0_forward", "graph0_backward"]
+    assert [region.region for region in report.regions] == ["Block0_forward", "Block0_backward"]
     assert any("numerics" in note for note in report.notes)
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
@@ -163,7 +163,7 @@ def test_a_wrong_kernel_is_named_in_a_table(monkeypatch: pytest.MonkeyPatch) -> 
     assert line_of(layered, "tanh") in report.first.step.place
     assert any(text.startswith("output:") for text in report.different)
     text = str(report)
-    for part in ("output", "gradient of argument x", "graph0_forward", line_of(layered, "tanh"), "code generation"):
+    for part in ("output", "gradient of argument x", "layered0_forward", line_of(layered, "tanh"), "code generation"):
         assert part in text
     assert report.first.step.kernel in text.splitlines()[-1]
     assert all(len(line) <= 140 for line in text.splitlines()[:-1])
@@ -175,7 +175,7 @@ def test_a_wrong_gradient_is_found_and_its_kernel_named(monkeypatch: pytest.Monk
     assert not report
     assert {text.split(":")[0] for text in report.different} == {"gradient of argument x", "gradient of argument w"}
     assert report.first is not None
-    assert report.first.region == "graph0_backward"
+    assert report.first.region == "layered0_backward"
     assert report.first.step is not None
 
 

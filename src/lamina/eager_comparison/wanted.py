@@ -23,6 +23,7 @@ from lamina.aot.overlap import tensors_written
 from lamina.aot.torch_private import is_torch_function, switches_state
 from lamina.backends.gpu_properties import gpu_target
 from lamina.base.captured import argument, example, memory, tensors
+from lamina.base.region_names import is_backward
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.eager_comparison.turns import Doubt
@@ -284,7 +285,7 @@ def _moved(plan: Plan) -> int:
 
 def _writes_to_inputs(plan: Plan) -> bool:
     """Whether a plan writes to inputs; a backward's may do so to what was saved for it alone."""
-    if "_backward" in plan.name:
+    if is_backward(plan.name):
         return False
     inputs = {name for name in plan.inputs if isinstance(name, str)}
     return any(writes(step) & inputs for step in plan.steps)

@@ -9,6 +9,7 @@ import torch
 
 from lamina.backends.registry import as_backend
 from lamina.backends.settings import check_arguments, options_for
+from lamina.base.region_names import callable_name
 from lamina.compile import compile_recorded
 from lamina.explain.explanation import Explanation
 from lamina.explain.torch_private import tree_leaves
@@ -43,7 +44,7 @@ def explain(
     if not isinstance(record, Record):
         check_arguments(model, fullgraph, dynamic, False)
         backend = as_backend("lamina")
-        record = _OwnRecord(getattr(model, "__name__", type(model).__name__))
+        record = _OwnRecord(callable_name(model))
         compiled = compile_recorded(model, options_for(backend, mode, options), backend, record, fullgraph, dynamic)
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:

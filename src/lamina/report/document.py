@@ -13,6 +13,7 @@ import torch
 
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
+from lamina.base.region_names import forward_of
 from lamina.codegen.triton.source import TritonSource
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Schedule
 from lamina.ir.work import Sizes
@@ -146,7 +147,7 @@ class _Report:
     def _link_saved(self, region: Region, key: str, lines: Mapping[str, int]) -> None:
         """Join what a backward is given to the forward's values of the same names."""
         assert region.graph is not None
-        forward = self.texts.by_key.get(f"forward:{region.name.replace('_backward', '_forward')}")
+        forward = self.texts.by_key.get(f"forward:{forward_of(region.name)}")
         if forward is None:
             return
         places = {name: line for line, name in forward.names.items()}

@@ -9,6 +9,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from lamina.base.files import graph_text
+from lamina.base.region_names import graph_of
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_print import print_program
 from lamina.record import Record, Stage
@@ -127,5 +128,5 @@ def _stages(stages: Iterable[Stage], graph: str, name: str) -> list[int]:
     return [
         number
         for number, stage in enumerate(stages)
-        if stage.region.startswith(graph) and any(d.subject[:1] == (name,) for d in stage.decisions)
+        if graph_of(stage.region) == graph and any(d.subject[:1] == (name,) for d in stage.decisions)
     ]

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from lamina.base.region_names import graph_name, graph_of, is_backward
 from lamina.codegen.triton.source import TritonSource
 from lamina.ir.loops import LoopProgram
 from lamina.ir.plan import Plan
@@ -35,12 +36,12 @@ class Region:
     @property
     def graph_name(self) -> str:
         """The captured graph that the region is of."""
-        return self.name.partition("_")[0]
+        return graph_of(self.name)
 
     @property
     def kind(self) -> str:
         """Whether it is of a forward (or of inference) or of a backward."""
-        return "backward" if "_backward" in self.name else "forward"
+        return "backward" if is_backward(self.name) else "forward"
 
 
 def regions_of(record: Record) -> list[Region]:
@@ -87,8 +88,8 @@ def captured_graphs(record: Record) -> list[tuple[str, GraphModule]]:
         if stage.name == "capture" and isinstance(gm := getattr(stage.value, "gm", None), GraphModule):
             waiting = gm
         elif waiting is not None and stage.region:
-            found.append((stage.region.partition("_")[0], waiting))
+            found.append((graph_of(stage.region), waiting))
             waiting = None
     if waiting is not None:
-        found.append((f"graph{len(found)}", waiting))
+        found.append((graph_name(record.name, len(found)), waiting))
     return found
