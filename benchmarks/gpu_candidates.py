@@ -33,6 +33,7 @@ from benchmarks.gpu_kernels import timed
 from benchmarks.gpu_machine import needs_gpu
 from benchmarks.gpu_plans import planned
 from benchmarks.report import write_results
+from benchmarks.sweeping.case import Case
 from benchmarks.sweeping.grammar import cases
 from lamina.base.dtypes import torch_dtype
 from lamina.codegen.triton.emit import emit
@@ -140,11 +141,13 @@ def _dtypes(kernel: Kernel) -> dict[str, str]:
     return {f"b{k}": dtype for k, dtype in enumerate(kernel.dtypes)}
 
 
-def searches_of(row: str) -> Iterator[Search]:
-    """The kernels of a row that have one nest, or one more that joins the parts of its results, each once."""
+def searches_of(row: str, case: Case | None = None) -> Iterator[Search]:
+    """The kernels of a row that have one nest, or one more that joins the parts of its results, each once.
+
+    The row is ``NUMBER.DTYPE.MODE`` of a generated program, or of ``case`` where that is given.
+    """
     number, dtype, mode = row.split(".")
-    (case,) = cases(1, int(number), SCALE)
-    for plan in planned(case, dtype, mode)[0]:
+    for plan in planned(case or cases(1, int(number), SCALE)[0], dtype, mode)[0]:
         calls = {s.kernel: s for s in plan.steps if isinstance(s, KernelCall)}
         for kernel in plan.kernels:
             (schedule, *others) = kernel.schedules

@@ -212,7 +212,11 @@ def illegal(nest: Nest, buffers: Mapping[str, Buffer], fresh: bool, parts: Seque
     torn = inner is not None and _torn(nest, inner, buffers, read_once=len(sets) == 1)
     if inner is not None:
         holds = _holds_fast_axis(nest, inner, buffers)
-        if (torn or not holds) if fresh else _loses_order(parts, torn and len(sets) > 1, holds, buffers):
+        if (
+            (torn or not (holds or _held_columns(nest, inner, buffers)))
+            if fresh
+            else _loses_order(parts, torn and len(sets) > 1, holds, buffers)
+        ):
             return reasons.READS_IN_BETTER_ORDER()
     return _rewrites(nest, bool(reduces or scans), varies)
 
@@ -302,6 +306,18 @@ _PERSISTENT = 1 << 14
 """Reduced points that are read once and kept."""
 
 
+def _held_columns(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer]) -> bool:
+    """Whether programs of a GPU hold whole columns, 32 side by side, so that what is reduced is read once: a norm over
+    an image's channels. There must be enough columns, as such a reduction is no more divided among programs.
+    """
+    if not all(a.extent.is_int for a in nest.axes):
+        return False
+    if not all(buffers[e.buffer].device.startswith("cuda") for e in nest.body if isinstance(e, Load | Store)):
+        return False
+    reduced, kept = (prod(a.extent for a in nest.axes if (a.name in inner) == side).const for side in (True, False))
+    return 32 * reduced <= _PERSISTENT <= kept
+
+
 def _torn(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer], read_once: bool) -> bool:
     """Whether reductions take some of the largest operands along their fast axis and others across it.
 
@@ -312,9 +328,10 @@ def _torn(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer], read
         return False
     sides: set[bool] = set()
     loads = [e for e in nest.body if isinstance(e, Load)]
-    most = max((len(_axes_of(e)) for e in loads), default=0)
+    varies = axes_of_values(nest)
+    most = max((len(_axes_of(e, varies)) for e in loads), default=0)
     for eqn in loads:
-        if len(_axes_of(eqn)) < most:
+        if len(_axes_of(eqn, varies)) < most:
             continue
         for e, stride in zip(eqn.index, buffers[eqn.buffer].strides, strict=True):
             axis = bare_axis(e - e.const) if stride == 1 else None
@@ -323,16 +340,19 @@ def _torn(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer], read
     return len(sides) == 2
 
 
-def _axes_of(eqn: Load) -> set[str]:
-    return {a for e in eqn.index for a in e.axes()}
+def _axes_of(eqn: Load, varies: Mapping[str, frozenset[str]]) -> set[str]:
+    """The axes along which a load reads other elements; a gathered row is another one for each of its places."""
+    places = (varies[a.name] for e in eqn.index for a in e.atoms() if isinstance(a, Loaded))
+    return {a for e in eqn.index for a in e.axes()}.union(*places)
 
 
 def _holds_fast_axis(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer]) -> bool:
     best, fast = -1, True
+    varies = axes_of_values(nest)
     for eqn in nest.body:
         if not isinstance(eqn, Load):
             continue
-        axes = {a for e in eqn.index for a in e.axes()}
+        axes = _axes_of(eqn, varies)
         if len(axes) <= best:
             continue
         for e, stride in zip(eqn.index, buffers[eqn.buffer].strides, strict=True):

@@ -25,6 +25,7 @@ from lamina.schedule.plan import make_plan
 from lamina.testing import judge, tensors
 from tests.codegen.triton.harness import Interpreter
 from tests.lower.torch_private import traced
+from tests.schedule.test_gpu_split import on
 
 CHANNELS_LAST = torch.channels_last
 SMALL = GpuTarget("small", 8, approximate=False)
@@ -196,6 +197,33 @@ def test_of_equals_the_first_counts_where_loops_go_in_another_order(interpreter:
     x = x.permute(2, 1, 0)
     (places,) = run(planned(lambda t: t.flatten(1).argmin(1), x), interpreter, (x,))
     assert torch.equal(places, x.flatten(1).argmin(1))
+
+
+def norm_of_channels(x: Tensor, w: Tensor) -> Tensor:
+    mean = x.mean(1, keepdim=True)
+    return (x - mean) / ((x - mean).pow(2).mean(1, keepdim=True) + 1e-6).sqrt() * w[:, None, None]
+
+
+def norm_of_embedded(places: Tensor, table: Tensor, positions: Tensor) -> Tensor:
+    return F.layer_norm(F.embedding(places, table) + positions, table.shape[1:])
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (norm_of_channels, (torch.randn(2, 12, 96, 96), torch.randn(12))),
+        (norm_of_embedded, (torch.randint(40, (5, 11)), torch.randn(40, 48), torch.randn(11, 48))),
+    ],
+)
+def test_norms_are_one_kernel_with_what_they_read(
+    interpreter: Interpreter, function: Callable[..., Any], arguments: tuple[Tensor, ...]
+) -> None:
+    """Columns are held, and gathered rows are read along what is reduced, however long the places of them are."""
+    plan = make_plan(fuse(on(lower(traced(function, arguments), "test"), "cuda:0")), SMALL)
+    assert [len(k.nests) for k in plan.kernels] == [1]
+    (ours,) = run(plan, interpreter, arguments)
+    exact = function(*(a.double() if a.is_floating_point() else a for a in arguments))
+    assert not judge(ours, function(*arguments), exact)
 
 
 def norm_of_channels_last(x: Tensor, w: Tensor) -> Tensor:
