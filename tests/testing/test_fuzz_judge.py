@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
 from lamina.testing.fuzz import backward, check, watched
 from lamina.testing.fuzz.observe import observe
 from lamina.testing.fuzz.perturbed import PLACES, Elsewhere, RandomRounding
 from lamina.testing.fuzz.target import compile_function
+from lamina.testing.fuzz.torch_private import PerturbedMode
 
 HEAD = """
 import torch
@@ -61,6 +63,44 @@ def program(compile):
 """
 
 
+GRADIENT_OF_ZEROS = """
+def f(x):
+    return CALL
+def program(compile):
+    x = sample(4, 8, seed=1, grad=True)
+    out = compile(f)(x)
+    out.backward(torch.full_like(out, ZERO))
+    yield x.grad
+"""
+
+PRODUCT = """
+def f(x, y):
+    return x @ y
+def program(compile):
+    yield compile(f)(torch.zeros(ROWS, 1, dtype=torch.DTYPE), -torch.ones(1, COLUMNS, dtype=torch.DTYPE))
+"""
+
+ATTENTION = """
+from torch.nn.attention.flex_attention import flex_attention
+def f(x):
+    return flex_attention(x, x, x, score_mod=lambda s, b, h, i, j: torch.where(i > 1, s, -torch.inf))
+def program(compile):
+    yield compile(f)(sample(1, 1, 1, 4))
+"""
+
+
+class SumsSeen(PerturbedMode):
+    """Inside, remembers what operations it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: set[Any] = set()
+
+    def perturbed(self, func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        self.operations.add(func)
+        return func(*args, **given)
+
+
 def changed(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
     """A compile function whose programs' results are changed."""
 
@@ -68,6 +108,18 @@ def changed(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any
         return lambda *inputs: change(function(*inputs))
 
     return compile
+
+
+class _OtherZeros(torch.autograd.Function):
+    """The identity, whose gradient has the other sign where it is zero."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return torch.where(gradient == 0, -gradient, gradient)
 
 
 def _in_the_middle(result: torch.Tensor) -> torch.Tensor:
@@ -79,6 +131,7 @@ a_little = changed(_in_the_middle)
 much = changed(lambda result: result * 1.001)
 ones = changed(torch.ones_like)
 exact_norm = changed(lambda result: torch.where(result.abs() < 1e-9, 0.0, result))
+other_gradients = changed(lambda result: _OtherZeros.apply(result))
 other_signs = changed(lambda result: torch.where(result == 0, -result, result))
 
 
@@ -100,6 +153,40 @@ def test_signs_of_zeros_are_compared_where_eager_has_one() -> None:
     assert check(HEAD + ZEROS, f"{__name__}:other_signs").ok
     assert check(HEAD + ZEROS, "lamina").ok
     assert check(HEAD + SIGNED, f"{__name__}:other_signs").kind == "zero sign"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "x.softmax(-1)",
+        "x.log_softmax(-1)",
+        "F.layer_norm(x, x.shape[-1:])",
+        "F.group_norm(x.reshape(1, 2, -1), 2)",
+        "F.batch_norm(x, None, None, training=True)",
+    ],
+)
+def test_signs_of_sums_of_negative_zeros_are_no_property(call: str) -> None:
+    """Whether a kernel's sum of -0.0 alone is -0.0, and whether it takes x or its distance from the mean times that."""
+    for zero in ("0.0", "-0.0"):
+        assert check(HEAD + GRADIENT_OF_ZEROS.replace("CALL", call).replace("ZERO", zero), "lamina:interp").ok
+    signed = GRADIENT_OF_ZEROS.replace("CALL", "x * 2").replace("ZERO", "-0.0")
+    assert check(HEAD + signed, f"{__name__}:other_gradients").kind == "zero sign"
+
+
+@pytest.mark.parametrize("shape", ["1, 1", "1, 4", "4, 4", "40, 40"])
+def test_signs_of_products_over_one_element_are_no_property(shape: str) -> None:
+    rows, columns = shape.split(", ")
+    for dtype in ("float32", "bfloat16"):
+        product = PRODUCT.replace("ROWS", rows).replace("COLUMNS", columns).replace("DTYPE", dtype)
+        assert check(HEAD + product, "lamina:interp").ok
+
+
+def test_operations_within_attention_with_functions_are_looked_at() -> None:
+    assert check(HEAD + ATTENTION, "lamina:interp").ok
+    x = torch.zeros(1, 1, 1, 1)
+    with torch.no_grad(), SumsSeen() as seen:
+        flex_attention(x, x, x)
+    assert {torch.ops.aten.bmm.default} <= seen.operations
 
 
 def test_exact_results_are_not_rounded_otherwise() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import isfinite
@@ -16,7 +18,7 @@ from lamina.ir.ops import OPS, result_dtype
 from lamina.lower.rules import Decline
 from lamina.lower.values import TensorValue, broadcast_index
 
-__all__ = ["NestBuilder", "Scalar", "Value", "opmath"]
+__all__ = ["NestBuilder", "Scalar", "Value", "added_up", "opmath"]
 
 Scalar = int | float | bool
 
@@ -243,6 +245,12 @@ class NestBuilder:
         stored = value.to(target.dtype)
         masked = None if mask is None else mask.name
         self.body.append(Store(target.buffer, target.at(where), stored.name, mode, masked, self.origin))
+
+
+def added_up(values: Sequence[Value]) -> Value:
+    """The sum of some values as one that begins with 0.0, as eager's do: it is not -0.0."""
+    total = functools.reduce(operator.add, values)
+    return total + 0.0 if DTYPES[total.dtype].is_float else total
 
 
 Body = Callable[..., Value]

@@ -16,7 +16,7 @@ from torch.fx import Node
 from lamina.ir.access import writes
 from lamina.ir.index import Expr, as_expr, prod
 from lamina.ir.loops import LibraryCall
-from lamina.lower.builder import NestBuilder, Value, opmath
+from lamina.lower.builder import NestBuilder, Value, added_up, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.rules import Decline, rule
 from lamina.lower.thin_products import thin_product
@@ -181,7 +181,7 @@ def _outer(low: Lowering, node: Node, a: TensorValue, b: TensorValue, added: Ten
     *batch, i, j = nest.axes
     zero = as_expr(0)
     value = _loaded(nest, a, [*batch, i, zero], out.dtype) * _loaded(nest, b, [*batch, zero, j], out.dtype)
-    _finish(low, nest, out, value, [*batch, i, j], added)
+    _finish(low, nest, out, added_up([value]), [*batch, i, j], added)
     return out
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.fx import Node
 
 from lamina.ir.index import Expr, as_expr, prod
-from lamina.lower.builder import NestBuilder, Value, opmath
+from lamina.lower.builder import NestBuilder, Value, added_up, opmath
 from lamina.lower.context import Lowering, Operand
 from lamina.lower.indexing import advanced_position, in_dimension, out_of_range, unravelled
 from lamina.lower.positions import (
@@ -55,8 +54,7 @@ def unfold_backward(
         reached = None if within.below(size) else inside(b, within, as_expr(size))
         valid = all_of([inside(b, window, grad.shape[dim]), reached])
         values.append(b.load(grad, [*replaced(at, dim, window), within], valid).to(opmath(grad.dtype)))
-    total = functools.reduce(lambda one, other: one + other, values)
-    b.store(out, b.reduce("sum", total, [out.rank]) if looped else total, at)
+    b.store(out, b.reduce("sum", values[0], [out.rank]) if looped else added_up(values), at)
     low.finish(b)
     return out
 

@@ -7,13 +7,10 @@ small dimension, or all its terms, so that they share what they read and widenin
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import add
-
 from torch.fx import Node
 
 from lamina.ir.index import Expr, as_expr
-from lamina.lower.builder import NestBuilder, Value
+from lamina.lower.builder import NestBuilder, Value, added_up
 from lamina.lower.context import Lowering
 from lamina.lower.values import TensorValue
 from lamina.ops.thin_products import thin_dimension
@@ -34,7 +31,7 @@ def thin_product(
         nest = low.nest(node, [rows, columns])
         i, j = nest.axes
         terms = [_term(nest, a, b, i, as_expr(k), j) for k in range(inner.const)]
-        _store(nest, out, reduce(add, terms), i, j, added)
+        _store(nest, out, added_up(terms), i, j, added)
     elif small == "columns":
         nest = low.nest(node, [rows, inner])
         i, k = nest.axes

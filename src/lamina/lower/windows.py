@@ -11,7 +11,7 @@ from typing import Protocol
 from torch.fx import Node
 
 from lamina.ir.index import Expr, as_expr
-from lamina.lower.builder import NestBuilder, Scalar, Value
+from lamina.lower.builder import NestBuilder, Scalar, Value, added_up
 from lamina.lower.context import Lowering
 from lamina.lower.positions import all_of, inside
 from lamina.lower.rules import Decline
@@ -249,6 +249,8 @@ class Sliding:
 
     def total(self, op: str, values: Sequence[Value]) -> Value:
         """The values of all elements combined: ``op`` is "add" or "maximum"."""
+        if not self.looped and op == "add":
+            return added_up(values)
         result = values[0]
         for v in values[1:]:
             result = result.op(op, v)

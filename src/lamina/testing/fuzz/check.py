@@ -17,7 +17,7 @@ from lamina.errors import UnknownGradient
 from lamina.testing.compare import DRAWS, HOPELESS
 from lamina.testing.fuzz.differ import KINDS, Difference, differences, undecided, unstable
 from lamina.testing.fuzz.observe import Raised, Seen, Trace, observe
-from lamina.testing.fuzz.perturbed import PLACES, Copied, Elsewhere, RandomRounding
+from lamina.testing.fuzz.perturbed import PLACES, Copied, Elsewhere, RandomRounding, SumsApart
 from lamina.testing.fuzz.target import LAMINA, compile_function, is_lamina
 from lamina.testing.fuzz.values import WRITTEN_OVER, Backwards
 from lamina.testing.sample import Sample
@@ -248,7 +248,8 @@ def _certain(source: str, found: list[Difference], ours: Trace, draw: int) -> li
 def _is_undefined(source: str, found: Difference, ours: Trace, draw: int) -> bool:
     """Whether eager's zeros have our signs where its elements lie elsewhere in its vectors, or outside of them, or
     where it differentiates the terms of a loss one after another, as gradients are then added after products, not
-    before; or where it copies what methods write; or where other roundings leave no zero or one with our sign.
+    before; or where it copies what methods write; or where sums are operations of their own; or where other roundings
+    leave no zero or one with our sign.
     """
     run = functools.partial(observe, source, compile_function("none"), draw=draw)
     mine, eager = _at(ours, found.where), _at(run(), found.where)
@@ -259,6 +260,7 @@ def _is_undefined(source: str, found: Difference, ours: Trace, draw: int) -> boo
         *({"within": Elsewhere(place)} for place in PLACES),
         {"backwards": Backwards(apart=True)},
         {"within": Copied()},
+        {"within": SumsApart()},
         *({"within": RandomRounding(number)} for number in range(ROUNDINGS)),
     )
     for way in ways:

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from lamina.base.reference import WIDE, mapped
-from lamina.testing.fuzz.torch_private import NORMS_APART, TorchDispatchMode
+from lamina.testing.fuzz.torch_private import NORMS_APART, SUMS_APART, PerturbedMode
 
-__all__ = ["PLACES", "Copied", "Elsewhere", "RandomRounding"]
+__all__ = ["PLACES", "Copied", "Elsewhere", "RandomRounding", "SumsApart"]
 
 _LANES = 64
 """More elements than the widest vector holds of the narrowest type."""
@@ -25,7 +25,7 @@ _LOW_BITS = 0xFFF
 """Of a float64, of which there is no wider one: a result in which one of these bits is set was rounded."""
 
 
-class RandomRounding(TorchDispatchMode):
+class RandomRounding(PerturbedMode):
     """Inside, what an operation had to round is rounded up or down at random: Monte Carlo arithmetic.
 
     An exact result stays as it is. Where eager is off by more than a rounding, the error may have the other sign.
@@ -37,10 +37,8 @@ class RandomRounding(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator = torch.Generator().manual_seed(seed)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        given = dict(kwargs or {})
+    def perturbed(self, func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """The results of one operation."""
         floats = [t for t in _tensors((args, given)) if t.is_floating_point() and t.layout is torch.strided]
         if not floats or func.is_view or torch.Tag.nondeterministic_seeded in func.tags:
             return func(*args, **given)
@@ -87,26 +85,26 @@ _EXTREMA = (
 )
 
 
-class Elsewhere(TorchDispatchMode):
+class Elsewhere(PerturbedMode):
     """Inside, pointwise operations find their elements ``placed`` elsewhere: see ``PLACES``.
 
-    So do products, as parts of larger ones: one over a single element is -0.0, or added to 0.0. Of 0.0 and -0.0 extrema
-    take one or the other by their places, so in one place they take the greater, in another the smaller.
+    So do products, as parts of larger ones, or as sums of products: one over a single element is -0.0, or added to 0.0.
+    Of 0.0 and -0.0 extrema take one or the other by their places, so in one place they take the greater, in another the
+    smaller.
     """
 
     def __init__(self, placed: Callable[[Tensor, Sequence[int]], Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._placed = placed
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        given = dict(kwargs or {})
+    def perturbed(self, func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """The results of one operation."""
         operands = _tensors((args, given))
         if func in _PRODUCTS or func in _EXTREMA:
             result = func(*args, **given)
             if func in _PRODUCTS:
-                return _with_signs_of(result, _within_larger(func, args))
+                other = _within_larger(*args) if self._placed is _in_vectors else _as_sums(*args)
+                return _with_signs_of(result, other)
             return _with_signs_of(result, _of_zeros_apart(func, args, given, 1 if self._placed is _in_vectors else -1))
         pointwise = torch.Tag.pointwise in func.tags and torch.Tag.nondeterministic_seeded not in func.tags
         if not pointwise or "out" in given or not operands:
@@ -118,6 +116,21 @@ class Elsewhere(TorchDispatchMode):
             if result.dtype == other.dtype and result.shape == shape and result.numel():
                 result.data.copy_(other.reshape(result.numel(), -1)[:, 0].reshape(shape))
         return results
+
+
+class SumsApart(PerturbedMode):
+    """Inside, norms and gradients of softmax are computed by operations of which each adds up, or is pointwise.
+
+    A sum of nothing but -0.0 is 0.0 in eager where it begins with that, -0.0 where it begins with one of them:
+    kernels that add up within do either, by the dimension, by their vectors, by the device.
+    """
+
+    def perturbed(self, func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """The results of one operation."""
+        if func not in SUMS_APART:
+            return func(*args, **given)
+        with self:
+            return SUMS_APART[func](*args, **given)
 
 
 class Copied(TorchFunctionMode):
@@ -155,11 +168,18 @@ _COMPUTES: dict[str, Any] = {
 """Methods that write, by name, and those that give what they write."""
 
 
-def _within_larger(product: Any, operands: Sequence[Tensor]) -> Tensor:
-    """A product of matrices as a part of one of twice as many rows and columns."""
-    left, right = operands
-    larger: Tensor = product(torch.cat((left, left), -2), torch.cat((right, right), -1))
-    return larger[..., : left.shape[-2], : right.shape[-1]]
+def _within_larger(left: Tensor, right: Tensor) -> Tensor:
+    """A product of matrices, or each of several, as a part of one of many more rows and columns."""
+    times = [1] * (left.ndim - 2)
+    larger = left.repeat(*times, _LANES, 1), right.repeat(*times, 1, _LANES)
+    pairs = [larger] if left.ndim == 2 else list(zip(*larger, strict=True))
+    parts = [(a @ b)[: left.shape[-2], : right.shape[-1]] for a, b in pairs]
+    return parts[0] if left.ndim == 2 else torch.stack(parts) if parts else torch.bmm(left, right)
+
+
+def _as_sums(left: Tensor, right: Tensor) -> Tensor:
+    """A product of matrices, or several, as sums of products of their elements."""
+    return (left[..., None] * right[..., None, :, :]).sum(-2)
 
 
 def _of_zeros_apart(extremum: Any, operands: Sequence[Any], keywords: Mapping[str, Any], sign: int) -> Any:
