@@ -14,7 +14,7 @@ from lamina.aot.layouts import same_strides
 from lamina.base.captured import argument, example, memory
 from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
-from lamina.base.symbolic.torch_private import DataDependentGuard, contiguous, is_fake
+from lamina.base.symbolic.torch_private import DataDependentGuard, contiguous, is_fake, is_sure
 from lamina.ops.calls import names
 
 __all__ = ["misplaced_result"]
@@ -109,7 +109,16 @@ def _dense(node: Node) -> bool:
 
 
 def _plain(image: Any) -> bool:
-    if contiguous(image):
-        return True
+    """Whether tracing gives a batch norm's result of this operand the strides that eager does.
+
+    Along an axis of one element too, where it has the operand's: later calls look at these as well.
+    """
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(image.dim())
-    return last is not None and contiguous(image, last)
+    formats = (torch.contiguous_format, *([] if last is None else [last]))
+    return any(contiguous(image, one) and _same_throughout(image, one) for one in formats)
+
+
+def _same_throughout(image: Any, memory_format: torch.memory_format) -> bool:
+    other = torch.empty_like(image, memory_format=memory_format)
+    sizes = zip(image.shape, image.stride(), other.stride(), strict=True)
+    return all(is_sure(n != 1) or is_sure(a == b) for n, a, b in sizes)

@@ -34,7 +34,7 @@ class RandomRounding(PerturbedMode):
     """
 
     def __init__(self, seed: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._generator = torch.Generator().manual_seed(seed)
 
     def perturbed(self, func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
@@ -94,7 +94,7 @@ class Elsewhere(PerturbedMode):
     """
 
     def __init__(self, placed: Callable[[Tensor, Sequence[int]], Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._placed = placed
 
     def perturbed(self, func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:

@@ -71,6 +71,12 @@ class PerturbedMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()  # type: ignore[no-untyped-call]
+
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Whether what runs inside may be captured: attention with functions is, by eager itself."""
