@@ -162,6 +162,14 @@ def test_divisions_that_disappear() -> None:
     assert (i * 6 + 4) % 4 is ((i * 3 + 2) % 2) * 2
     assert ((i + 1) % 4 + 3) % 4 is i
     assert (((j + 2) % 6) * 3 + t + 1) % 3 is (t + 1) % 3
+    row = as_expr(Axis("r", as_expr(96)))  # nibbles of bytes of groups: a remainder of a remainder is one
+    assert (row % 32) // 2 * 2 + row % 2 + row // 32 * 32 is row
+    assert ((row + 3) % 32) // 4 * 8 + (row + 3) % 4 * 2 + 5 is (row + 3) % 32 * 2 + 5
+    assert (row % 32) // 2 * 2 + row % 4 is not row % 32
+    rolled = (i * 7 + j + 17) % 28
+    assert rolled // 7 * 7 + (j + 3) % 7 is rolled
+    whole = (i * 6 + j + 18) % 24
+    assert whole // 6 * 6 + j is whole
 
 
 def test_atoms_and_axes() -> None:

@@ -255,6 +255,10 @@ def _collect(total: dict[Monomial, int], const: int) -> Expr:
                 joined = _join_mod(terms, mono, atom, const) or _join_mods(terms, mono, atom, const)
                 if joined is not None:
                     return joined
+        if len(mono) == 1 and isinstance(mono[0], Div):
+            joined = _join_quotient(terms, mono, mono[0], const)
+            if joined is not None:
+                return joined
     return Expr(tuple(sorted(terms.items(), key=order)), const)
 
 
@@ -298,6 +302,21 @@ def _join_mods(terms: dict[Monomial, int], mono: Monomial, atom: Mod, const: int
         left = {m: c for m, c in terms.items() if m not in (mono, other)}
         return Expr(tuple(sorted(left.items(), key=order)), const) + _mod(whole, partner.den * d) * coef
     return None
+
+
+def _join_quotient(terms: dict[Monomial, int], mono: Monomial, atom: Div, const: int) -> Expr | None:
+    """``k*(f % d) + k*d*(f // d) -> k*f`` of an ``f`` with remainders, whose own remainder is simpler: ``e % d`` of
+    ``e % (n*d)``, and ``i`` of ``(d*j + i) % (n*d)``.
+    """
+    if not atom.den.is_int or not any(has_remainder(m) for m, _ in atom.num.terms):
+        return None
+    factor, uneven = divmod(terms[mono], atom.den.const)
+    rest = _mod(atom.num, atom.den) * factor
+    if uneven or not rest.terms or any(terms.get(m) != c for m, c in rest.terms):
+        return None
+    used = {mono, *(m for m, _ in rest.terms)}
+    left = sorted(((m, c) for m, c in terms.items() if m not in used), key=order)
+    return Expr(tuple(left), const - rest.const) + atom.num * factor
 
 
 def _split(num: Expr, den: Expr) -> tuple[Expr, Expr]:
