@@ -112,6 +112,9 @@ def _conversions() -> Iterator[Case]:
         for rows in (1, 16):
             args = (torch.randn(rows, 1024).to(dtype), weight, torch.rand(1024).to(dtype))
             yield Case(f"int8_linear_{rows}.{kind}", _int8_linear, args)
+            packed = torch.randint(0, 255, (1024, 512), dtype=torch.uint8)
+            groups = (torch.randn(1024, 32, 1).to(dtype), torch.rand(1024, 32, 1).to(dtype))
+            yield Case(f"int4_linear_{rows}.{kind}", _int4_linear, (args[0], packed, *groups))
 
 
 def _unpacked(q: Tensor, s: Tensor) -> Tensor:
@@ -120,6 +123,12 @@ def _unpacked(q: Tensor, s: Tensor) -> Tensor:
 
 def _int8_linear(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
     return F.linear(x, w.to(x.dtype)) * scale
+
+
+def _int4_linear(x: Tensor, packed: Tensor, zero: Tensor, scale: Tensor) -> Tensor:
+    """Weights of four bits in groups of 32, as weight-only quantisation packs them."""
+    q = torch.stack([packed & 15, packed >> 4], -1).reshape(packed.shape[0], -1, 32)
+    return F.linear(x, ((q.to(x.dtype) - zero) * scale).flatten(1))
 
 
 def _scans() -> Iterator[Case]:

@@ -57,6 +57,26 @@ def _rotary(x: Tensor, angles: Tensor) -> Tensor:
     return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turns).flatten(-2)
 
 
+def _relative_shift(x: Tensor) -> Tensor:
+    """Scores of distances as scores of places, as in Transformer-XL."""
+    heads, rows, columns = x.shape
+    wide = functional.pad(x * 0.9, (0, 1)).reshape(heads, -1)[:, : rows * columns]
+    return wide.reshape(heads, rows, columns)[:, :, :rows] * 2
+
+
+def _sum_of_slices(x: Tensor) -> Tensor:
+    y = x * 0.9
+    total = y[:, :16]
+    for k in range(1, 30):
+        total = total + y[:, 16 * k : 16 * k + 16]
+    return total
+
+
+def _unpooled(x: Tensor) -> Tensor:
+    values, places = functional.max_pool1d(x * 0.9, 2, 2, return_indices=True)
+    return functional.max_unpool1d(values, places, 2, 2) * 0.5
+
+
 def _resized(mode: str, scale: float, corners: bool | None = None) -> Callable[[Tensor], Tensor]:
     return lambda x: functional.interpolate(x, scale_factor=scale, mode=mode, align_corners=corners)
 
@@ -75,6 +95,16 @@ MAPS: dict[str, tuple[Callable[..., Tensor], Make]] = {
     "roll_rows": (lambda x: torch.roll(x, 5, 0) * 2 + x, _floats((513, 1027))),
     "roll_columns": (lambda x: torch.roll(x, 5, -1) * 2 + x, _floats((513, 1027))),
     "roll_images": (lambda x: torch.roll(x, (2, 3), (2, 3)) * 2, _floats((4, 32, 57, 61))),
+    "roll_flat": (lambda x: torch.roll(x * 0.9, 7) * 0.5, _floats((4000, 3, 70))),
+    "roll_flat_bf16": (lambda x: torch.roll(x * 0.9, 7) * 0.5, _floats((4000, 3, 70), dtype=torch.bfloat16)),
+    "roll_short": (lambda x: torch.roll(x * 0.9, (1, 2, 1), (1, 2, 3)) * 0.5, _floats((4000, 3, 7, 5))),
+    "relative_shift": (_relative_shift, _floats((16, 256, 511))),
+    "relative_shift_bf16": (_relative_shift, _floats((16, 256, 511), dtype=torch.bfloat16)),
+    "repeat_rows": (lambda x: (x * 0.9).repeat(1, 3) * 2, _floats((256, 1027))),
+    "narrow": (lambda x: torch.narrow(x * 0.9, 1, 3, 500) * 0.5 + 0.25, _floats((512, 1024))),
+    "slices": (_sum_of_slices, _floats((512, 1024))),
+    "unpool": (_unpooled, _floats((64, 32, 256))),
+    "unpool_bf16": (_unpooled, _floats((64, 32, 256), dtype=torch.bfloat16)),
     "adaptive_uneven": (_pooled(5, 7), _floats((8, 64, 56, 56))),
     "adaptive_uneven_small": (_pooled(3, 3), _floats((8, 256, 13, 13))),
     "adaptive_channels_last": (_pooled(5, 7), _channels_last(8, 64, 56, 56)),
@@ -87,6 +117,7 @@ MAPS: dict[str, tuple[Callable[..., Tensor], Make]] = {
     "bilinear_down": (_resized("bilinear", 0.45, False), _floats((4, 32, 112, 112))),
     "bilinear_channels_last": (_resized("bilinear", 2.0, False), _channels_last(4, 32, 56, 56)),
     "bilinear_bf16": (_resized("bilinear", 2.0, False), _floats((4, 32, 56, 56), dtype=torch.bfloat16)),
+    "bilinear_small": (_resized("bilinear", 2.0, False), _floats((2, 16, 14, 14))),
     "bicubic": (_resized("bicubic", 2.0, False), _floats((4, 16, 56, 56))),
     "linear": (_resized("linear", 2.0, False), _floats((4, 32, 2048))),
     "trilinear": (_resized("trilinear", 2.0, False), _floats((2, 8, 16, 24, 24))),

@@ -7,12 +7,15 @@ here as written only.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from lamina.ir.access import views
-from lamina.ir.index import Loaded
+from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Equation, LibraryCall, Load, Nest, Step, Store, axes_of, axes_of_values
+from lamina.ir.stretches import stretches
+from lamina.schedule.target import Target
 
-__all__ = ["additions", "gathers", "loaded", "stored"]
+__all__ = ["additions", "gathers", "in_stretches", "loaded", "stored"]
 
 
 def loaded(step: Step) -> tuple[str, ...]:
@@ -33,6 +36,16 @@ def stored(step: Step) -> tuple[str, ...]:
 def gathers(eqn: Equation) -> bool:
     """Whether an equation loads at places that are loaded themselves."""
     return isinstance(eqn, Load) and any(isinstance(a, Loaded) for e in eqn.index for a in e.atoms())
+
+
+def in_stretches(place: Expr, axis: Axis, values: Mapping[str, frozenset[str]], target: Target) -> bool:
+    """Whether along ``axis`` most vectors are of elements side by side, although the places jump now and then.
+
+    ``values`` gives the axes that each value varies over. Stretches are of two vectors of four-byte elements or more.
+    """
+    if any(isinstance(a, Loaded) and axis.name in values[a.name] for a in place.atoms()):
+        return False
+    return stretches(place, axis, target.vector_bytes // 2) is not None
 
 
 def additions(nest: Nest) -> Counter[tuple[str, frozenset[str]]]:

@@ -16,6 +16,7 @@ from lamina.ir.loops import Compute, Load, Nest, Random, Reduce, Scan, Store, ax
 from lamina.ir.ops import OPS
 from lamina.ir.periodic import Periodic, periodic
 from lamina.ir.plan import Schedule, furthest, most_turns
+from lamina.schedule.accesses import in_stretches
 from lamina.schedule.target import Target
 from lamina.schedule.tile import Chooser
 
@@ -38,7 +39,9 @@ _STRIDED = 2.0
 _LISTED = 2.5
 """The same where each lane's place is read from a table."""
 _TAKEN = 8.0
-"""Instructions for a vector whose elements are taken out of one or two that are loaded whole."""
+"""Instructions for a vector whose elements are taken out of one or two that are loaded whole, or lie side by side
+but for a jump now and then: a division tells where.
+"""
 _TRANSPOSED_TILES = 3.0
 """Instructions for each vector of an operand that is transposed tile by tile."""
 _SPEED = {"l2": 30.0, "llc": 12.0, "memory": 6.0}
@@ -147,6 +150,8 @@ class CostModel:
         if len(schedule.tile) == 2:
             return _TRANSPOSED_TILES
         one_by_one = _STRIDED * lanes
+        if step is None and isinstance(eqn, Load) and self.jumps(eqn.index[0], schedule.vector):
+            return _TAKEN
         if step is None and isinstance(eqn, Load) and (cycle := self.cycle(eqn, schedule.vector)) is not None:
             span = cycle.span(lanes)
             near = schedule.width == _LINE and span <= 2 * lanes
@@ -161,6 +166,10 @@ class CostModel:
     def cycle(self, eqn: Load, axis: str | None) -> Periodic | None:
         """Places along ``axis`` that go on in the same way after every few points."""
         return None if axis is None else periodic(eqn.index[0], Axis(axis, self.extent[axis]))
+
+    def jumps(self, index: Expr, axis: str | None) -> bool:
+        """Whether the elements of most vectors lie side by side, although places jump now and then."""
+        return axis is not None and in_stretches(index, Axis(axis, self.extent[axis]), self.values, self.target)
 
     def step(self, index: Expr, axis: str | None) -> int | None:
         """Elements from one point of ``axis`` to the next, ``None`` where that is not a number."""
@@ -258,7 +267,8 @@ class CostModel:
         step = self.step(eqn.index[0], schedule.vector)
         if step in (0, 1, -1) or len(schedule.tile) == 2 or schedule.vector is None:
             return 1.0
-        if step is None and isinstance(eqn, Load) and self.cycle(eqn, schedule.vector) is not None:
+        cycles = isinstance(eqn, Load) and self.cycle(eqn, schedule.vector) is not None
+        if step is None and (cycles or self.jumps(eqn.index[0], schedule.vector)):
             return 1.0
         size, beside = DTYPES[self.dtypes[eqn.buffer]].size, self.places[eqn.buffer, _row(eqn)]
         if step is not None and 0 < step <= 2 * beside:

@@ -9,6 +9,7 @@ from lamina.ir.index import Axis, Expr, Loaded, as_expr, prod
 from lamina.ir.loops import Compute, Load, Nest, Random, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.ops import OPS
 from lamina.ir.plan import Schedule, furthest
+from lamina.schedule.accesses import in_stretches
 from lamina.schedule.target import Target
 
 __all__ = ["Chooser"]
@@ -111,11 +112,11 @@ class Chooser:
             expr = eqn.index[0]
             if any(isinstance(a, Loaded) for a in expr.atoms()):
                 continue
-            along = expr.coefficient(Axis(vector, self.axis[vector].extent))
+            along = expr.coefficient(self.axis[vector])
             if along is None or along == 0 or along == 1:
                 continue
             for name in self.names:
-                fast = name != vector and expr.coefficient(Axis(name, self.axis[name].extent)) == 1
+                fast = name != vector and expr.coefficient(self.axis[name]) == 1
                 if fast and self.size((name,)) >= 8 and self.size((vector,)) >= 8:
                     return name
         return None
@@ -223,7 +224,7 @@ class Chooser:
             return True
         reach = 0
         names = self.names if over is None else over
-        factors = {n: expr.coefficient(Axis(n, self.axis[n].extent)) for n in names}
+        factors = {n: expr.coefficient(self.axis[n]) for n in names}
         for name, factor in sorted(factors.items(), key=lambda item: _guess(item[1] or as_expr(0))):
             extent = self.axis[name].extent
             if factor is None or not factor.is_int or not extent.is_int or factor.const <= reach:
@@ -235,7 +236,7 @@ class Chooser:
         """Whether points that differ along the vector axis never store to one place, so that it may be shared."""
         if vector is None or any(isinstance(a, Loaded) and self.along(a, vector) for a in eqn.index[0].atoms()):
             return False
-        axis, extent = Axis(vector, self.axis[vector].extent), self.axis[vector].extent
+        axis, extent = self.axis[vector], self.axis[vector].extent
         expr = eqn.index[0]
         if expr.coefficient(axis) != 1 or not extent.is_int:
             return False
@@ -248,8 +249,7 @@ class Chooser:
         if self.reduces or self.scanned:
             return None
         for name in self.names:
-            axis = Axis(name, self.axis[name].extent)
-            if all(self.has_own_range(eqn.index[0], axis) for eqn in scatters):
+            if all(self.has_own_range(eqn.index[0], self.axis[name]) for eqn in scatters):
                 return name
         return None
 
@@ -300,9 +300,11 @@ class Chooser:
                 chosen = (self.values[a.name] for a in expr.atoms() if isinstance(a, Loaded))
                 weight = self.size(tuple(axes.union(*chosen))) * (3 if isinstance(eqn, Store) else 2)
                 for name in axes & score.keys():
-                    factor = expr.coefficient(Axis(name, self.axis[name].extent))
-                    if factor is not None and factor.is_int and 1 <= factor.const <= most:
-                        score[name] += weight * (_NEXT if factor.const == 1 else 1)
+                    axis, factor = self.axis[name], expr.coefficient(self.axis[name])
+                    if factor == 1 or (factor is None and in_stretches(expr, axis, self.values, self.target)):
+                        score[name] += weight * _NEXT
+                    elif factor is not None and factor.is_int and 1 < factor.const <= most:
+                        score[name] += weight
         return score
 
     def all_dtypes(self) -> set[str]:
@@ -378,7 +380,9 @@ class Chooser:
         place = eqn.index[0]
         if any(isinstance(a, Loaded) and self.along(a, axis) for a in place.atoms()):
             return True
-        return axis in place.axes() and place.coefficient(Axis(axis, self.axis[axis].extent)) is None
+        if axis not in place.axes() or place.coefficient(self.axis[axis]) is not None:
+            return False
+        return not in_stretches(place, self.axis[axis], self.values, self.target)
 
     def row_bytes(self, name: str, inner: tuple[str, ...], tile: Mapping[str, int]) -> int:
         size = 4

@@ -10,6 +10,7 @@ from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.repeats import Repeated, repeated
 from lamina.ir.index import Axis, Expr, Loaded
+from lamina.ir.stretches import stretches
 
 __all__ = ["Addresses"]
 
@@ -56,7 +57,20 @@ class Addresses:
 
     def cycle(self, expr: Expr) -> Repeated | None:
         """What to know of an index that goes on along the vector axis in the same way after every few points."""
+        axis = self._axis(expr)
+        return None if axis is None else repeated(expr, axis, self.facts.schedule.width)
+
+    def unbroken(self, expr: Expr) -> str | None:
+        """The condition on which the lanes' places go on one by one, where that is so in most vectors."""
+        axis, lanes = self._axis(expr), self.facts.schedule.width // 4
+        found = None if axis is None or not lanes else stretches(expr, axis, 2 * lanes)
+        if found is None:
+            return None
+        return f"{index_text(found.number % found.length, self.constants(expr))} <= {found.length} - lane_count(n)"
+
+    def _axis(self, expr: Expr) -> Axis | None:
+        """The vector axis, unless an index has places that are loaded for each lane."""
         axis = self.facts.vector
         if axis is None or any(isinstance(a, Loaded) and self.operands.is_vector(a.name) for a in expr.atoms()):
             return None
-        return repeated(expr, Axis(axis, self.facts.extent[axis]), self.facts.schedule.width)
+        return Axis(axis, self.facts.extent[axis])

@@ -42,13 +42,7 @@ class Loads:
                 return text
             return f"({self.operands.value(eqn.mask, False)} ? {text} : {literal(eqn.fill, eqn.dtype)})"
         if self.addresses.stride(expr) == 1:
-            where = self.addresses.at(eqn.buffer, expr)
-            if eqn.mask is None:
-                return f"load_{kind}({where}, n)"
-            fill = splat(eqn.dtype, literal(eqn.fill, eqn.dtype))
-            if not self.operands.is_vector(eqn.mask):
-                return f"({self.operands.value(eqn.mask, False)} ? load_{kind}({where}, n) : {fill})"
-            return f"masked_{kind}({where}, {self.operands.value(eqn.mask, True)}, {fill}, n)"
+            return self._consecutive(eqn)
         if self.addresses.stride(expr) == 0:
             return self._repeated(eqn)
         if eqn.mask is None and self.addresses.stride(expr) == -1:
@@ -58,15 +52,30 @@ class Loads:
             return f"stepped_{kind}<{step}>({self.addresses.at(eqn.buffer, expr)}, n)"
         found = self.addresses.cycle(expr)
         if found is None:
-            return self._load_each(eqn, *self.addresses.lanes(expr))
+            return self._in_stretches(eqn, self._load_each(eqn, *self.addresses.lanes(expr)))
         place, axis = found.base(index_text(found.places.rest, self.addresses.constants(expr))), self.facts.vector or ""
         where = ""
         if eqn.mask is not None:
             where = f"{self.operands.value(eqn.mask, True)}, {splat(eqn.dtype, literal(eqn.fill, eqn.dtype))}"
         whole = found.load(self.dtypes[eqn.buffer], f"{eqn.buffer} + {place}", where)
         if whole is None:
-            return found.written(self._load_each(eqn, "", f"{place} + at[k]"))
+            return self._in_stretches(eqn, found.written(self._load_each(eqn, "", f"{place} + at[k]")))
         return self._steady(eqn, axis, whole) if not where and grows_slowly(expr, axis) else whole
+
+    def _consecutive(self, eqn: Load) -> str:
+        """A load of elements that lie side by side."""
+        kind, where = SHORT[self.dtypes[eqn.buffer]], self.addresses.at(eqn.buffer, eqn.index[0])
+        if eqn.mask is None:
+            return f"load_{kind}({where}, n)"
+        fill = splat(eqn.dtype, literal(eqn.fill, eqn.dtype))
+        if not self.operands.is_vector(eqn.mask):
+            return f"({self.operands.value(eqn.mask, False)} ? load_{kind}({where}, n) : {fill})"
+        return f"masked_{kind}({where}, {self.operands.value(eqn.mask, True)}, {fill}, n)"
+
+    def _in_stretches(self, eqn: Load, each: str) -> str:
+        """``each`` where the vector's elements do not lie side by side, if in most vectors they do."""
+        unbroken = self.addresses.unbroken(eqn.index[0])
+        return each if unbroken is None else f"({unbroken} ? {self._consecutive(eqn)} : {each})"
 
     def _load_each(self, eqn: Load, declare: str, index: str) -> str:
         """Lanes loaded one by one; ``declare`` stands before ``index``, that of lane ``k``."""
