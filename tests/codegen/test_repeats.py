@@ -13,7 +13,7 @@ from torch import Tensor
 from lamina.base.dtypes import torch_dtype
 from lamina.ir.index import Axis, Expr, as_expr
 from lamina.ir.periodic import periodic
-from lamina.ir.stretches import stretches
+from lamina.ir.stretches import jumps
 from lamina.runtime.toolchain import ISAS, host_isa
 from lamina.schedule.target import Target
 from tests.codegen.harness import Case, build, call, case, dense, interpret
@@ -35,8 +35,9 @@ PLACES = {
     "pieces of rows": lambda f: (f + 5) // 70 * 97 + (f + 5) % 70,
     "rows back to front": lambda f: f % 68 - f // 68 * 68 + 136,
     "rows with gaps": lambda f: f + f // 48 * 3,
+    "rolled rows": lambda f: f // 48 * 48 + (f + 17) % 48,
 }
-SOME = ("windows", "columns", "turned", "rolled", "pieces of rows")
+SOME = ("windows", "columns", "turned", "rolled", "pieces of rows", "rolled rows")
 KINDS = {"float32": tuple(PLACES), **dict.fromkeys(("bfloat16", "float64", "bool"), SOME)}
 
 
@@ -56,31 +57,33 @@ def test_places_are_those_of_the_expression(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "length"),
+    ("text", "lengths"),
     [
-        ("(f + 150) % 203", 203),
-        ("f // 48 * 100 + f % 48 + g", 48),
-        ("f + (f + g) // 32 * 5", 32),
-        ("f * 2 - (f + 3) % 40", 40),
-        ("(f + 150) % 203 * 2", None),
-        ("(f * 2 + 150) % 203", None),
-        ("f % 31 + g", None),
-        ("f // 48 * 100 + f % 50", None),
-        ("f % 48 * n + f // 48", None),
-        ("f * 3 + g", None),
-        ("f // n + f", None),
+        ("(f + 150) % 203", [203]),
+        ("f // 48 * 100 + f % 48 + g", [48]),
+        ("f + (f + g) // 32 * 5", [32]),
+        ("f * 2 - (f + 3) % 40", [40]),
+        ("f // 48 * 100 + f % 50", [48, 50]),
+        ("f // 40 * 50 + (f + 7) % 40 + f // 80", []),
+        ("(f + 150) % 203 * 2", []),
+        ("(f * 2 + 150) % 203", []),
+        ("f % 31 + g", []),
+        ("f % 48 * n + f // 48", []),
+        ("f * 3 + g", []),
+        ("f + g", []),
+        ("f // n + f", []),
     ],
 )
-def test_places_side_by_side_but_for_jumps(text: str, length: int | None) -> None:
+def test_places_side_by_side_but_for_jumps(text: str, lengths: list[int]) -> None:
     axis = Axis("f", as_expr(POINTS))
     names = {"f": as_expr(axis), "g": as_expr(Axis("g", as_expr(9))), "n": as_expr(Axis("n", as_expr(9))) + 1}
     expr = eval(text, names)
-    found = stretches(expr, axis, 32)
-    assert (found and found.length) == length
+    found = jumps(expr, axis, 32)
+    assert sorted(jump.length for jump in found) == lengths
     for point in range(POINTS - 1) if found else ():
-        here = expr.evaluate({"f": point, "g": 4})
-        if found and found.number.evaluate({"f": point + 1, "g": 4}) % found.length:
-            assert expr.evaluate({"f": point + 1, "g": 4}) == here + 1
+        here, there = {"f": point, "g": 4}, {"f": point + 1, "g": 4}
+        if all(jump.number.evaluate(there) % jump.length for jump in found):
+            assert expr.evaluate(there) == expr.evaluate(here) + 1
 
 
 @pytest.mark.parametrize("text", ["f * 3 + g", "f // n", "(f + g) % 5", "f % 5 * g", "f % 5003"])

@@ -6,45 +6,48 @@ from dataclasses import dataclass
 
 from lamina.ir.index import Atom, Axis, Div, Expr, Mod
 
-__all__ = ["Stretches", "stretches"]
+__all__ = ["Jumps", "jumps"]
+
+_MOST = 2
+"""Kinds of jumps at most: for each a division is made for every vector."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretches:
-    """Places go on by one from a point to the next but where ``number`` becomes a multiple of ``length``."""
+class Jumps:
+    """Places may jump where ``number``, which grows by one from point to point, becomes a multiple of ``length``."""
 
     number: Expr
     length: int
 
 
-def stretches(expr: Expr, axis: Axis, least: int) -> Stretches | None:
-    """Where places of ``expr`` along ``axis`` jump, if stretches have ``least`` points or more; else ``None``.
+def jumps(expr: Expr, axis: Axis, least: int) -> tuple[Jumps, ...]:
+    """Where places of ``expr`` along ``axis`` do not go on by one, each kind of jump every ``least`` points or more.
 
-    One remainder that grows by one, or the axis itself, and multiples of one quotient: nothing else varies. Two jumps
-    are never nearer than a stretch, and no jump is by one.
+    Nothing where it is otherwise, or where they go on by one throughout. What varies are quotients, remainders and the
+    axis itself, of which the factors but for the quotients' add up to one.
     """
-    found: Stretches | None = None
+    found: dict[Jumps, None] = {}
     steps = 0
     for mono, coef in expr.terms:
         if axis.name not in Expr(((mono, coef),), 0).axes():
             continue
         (atom, *more) = mono
         if more:
-            return None
-        if atom == axis or isinstance(atom, Mod):
+            return ()
+        if not isinstance(atom, Div):
             steps += coef
         if atom == axis:
             continue
-        cut = _cut(atom, axis, least)
-        if cut is None or (found is not None and cut != found):
-            return None
-        found = cut
-    return found if steps == 1 else None
+        jump = _jump(atom, axis, least)
+        if jump is None:
+            return ()
+        found[jump] = None
+    return tuple(found) if steps == 1 and len(found) <= _MOST else ()
 
 
-def _cut(atom: Atom, axis: Axis, least: int) -> Stretches | None:
+def _jump(atom: Atom, axis: Axis, least: int) -> Jumps | None:
     if not isinstance(atom, Div | Mod) or not atom.den.is_int or atom.den.const < least:
         return None
     if atom.num.coefficient(axis) != 1:
         return None
-    return Stretches(atom.num, atom.den.const)
+    return Jumps(atom.num, atom.den.const)

@@ -269,15 +269,16 @@ def _rolled(low: Lowering, node: Node, x: TensorValue, turns: Sequence[Expr]) ->
     """Long rows are taken from where they were, by a remainder, so that a reader takes them there too without a copy.
 
     On CPUs a dimension of short steps is in two pieces, the end moved to the front: within vectors no place has a
-    remainder. A short last dimension stays whole: rows are then joined, and the places repeat after each row.
+    remainder. A last dimension of few elements stays whole: rows are then joined, and the places repeat after each
+    row. So does one of many: in most vectors its elements lie side by side.
     """
     out, whole = low.result(node), low.on_gpu(x)
     low.plain(x.dtype)
     parts = []
     for dim, (turn, n) in enumerate(zip(turns, x.shape, strict=True)):
         row = prod(x.shape[dim + 1 :])
-        short = dim == len(x.shape) - 1 and n.is_int and n.const in _SHORT_ROW
-        if whole or turn == 0 or not row.is_int or row.const >= _LONG_ROW or short:
+        last = dim == len(x.shape) - 1 and n.is_int and (n.const in _SHORT_ROW or n.const >= 4 * _LONG_ROW)
+        if whole or turn == 0 or not row.is_int or row.const >= _LONG_ROW or last:
             parts.append([(n - turn, as_expr(0), n)])
         else:
             parts.append([(n - turn, as_expr(0), turn), (as_expr(0), turn, n - turn)])

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from lamina.ir.access import views
 from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Equation, LibraryCall, Load, Nest, Step, Store, axes_of, axes_of_values
-from lamina.ir.stretches import stretches
+from lamina.ir.stretches import jumps
 from lamina.schedule.target import Target
 
 __all__ = ["additions", "gathers", "in_stretches", "loaded", "stored"]
@@ -45,7 +45,7 @@ def in_stretches(place: Expr, axis: Axis, values: Mapping[str, frozenset[str]], 
     """
     if any(isinstance(a, Loaded) and axis.name in values[a.name] for a in place.atoms()):
         return False
-    return stretches(place, axis, target.vector_bytes // 2) is not None
+    return bool(jumps(place, axis, target.vector_bytes // 2))
 
 
 def additions(nest: Nest) -> Counter[tuple[str, frozenset[str]]]:

@@ -10,7 +10,7 @@ from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.repeats import Repeated, repeated
 from lamina.ir.index import Axis, Expr, Loaded
-from lamina.ir.stretches import stretches
+from lamina.ir.stretches import jumps
 
 __all__ = ["Addresses"]
 
@@ -63,10 +63,9 @@ class Addresses:
     def unbroken(self, expr: Expr) -> str | None:
         """The condition on which the lanes' places go on one by one, where that is so in most vectors."""
         axis, lanes = self._axis(expr), self.facts.schedule.width // 4
-        found = None if axis is None or not lanes else stretches(expr, axis, 2 * lanes)
-        if found is None:
-            return None
-        return f"{index_text(found.number % found.length, self.constants(expr))} <= {found.length} - lane_count(n)"
+        found = () if axis is None or not lanes else jumps(expr, axis, 2 * lanes)
+        past = [(index_text(jump.number % jump.length, self.constants(expr)), jump.length) for jump in found]
+        return " && ".join(f"{text} <= {length} - lane_count(n)" for text, length in past) or None
 
     def _axis(self, expr: Expr) -> Axis | None:
         """The vector axis, unless an index has places that are loaded for each lane."""
