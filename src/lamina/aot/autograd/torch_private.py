@@ -349,22 +349,31 @@ def saved_and_changed(ctx: Any) -> tuple[list[Any], set[int]]:
     """What a context holds, and the places of what may have been written to since: ``saved_tensors`` refuses all of it.
 
     Torch tells nobody the version that a result of the context's function was saved with: such a result counts as
-    changed unless it was never written to at all. Torch's own error where this torch does not give the tensors.
+    changed unless it was never written to at all.
     """
     held = ctx._raw_saved_tensors
     try:
         tensors = [one.data for one in held]
-        unpacked = [one.unpack for one in held]  # torch 2.11 has none
-    except (AttributeError, RuntimeError):
+    except RuntimeError:
         return list(saved_tensors(ctx)), set()
+    if not all(hasattr(one, "unpack") for one in held):  # torch 2.11
+        return _saved_or_written(ctx, tensors)
     changed = set()
-    for place, unpack in enumerate(unpacked):
+    for place, one in enumerate(held):
         try:
-            tensors[place] = unpack()
+            tensors[place] = one.unpack()
         except RuntimeError:
             if version_of(tensors[place]) != 0:
                 changed.add(place)
     return tensors, changed
+
+
+def _saved_or_written(ctx: Any, tensors: list[Any]) -> tuple[list[Any], set[int]]:
+    """The same where one of ``tensors`` cannot be asked for alone: all that was ever written to may have changed."""
+    try:
+        return list(saved_tensors(ctx)), set()
+    except RuntimeError:
+        return tensors, {place for place, tensor in enumerate(tensors) if version_of(tensor) != 0}
 
 
 def sequence_number(node: Any) -> int:
