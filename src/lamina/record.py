@@ -16,6 +16,7 @@ from lamina.base.decision import Decision
 from lamina.base.files import files, text_of
 from lamina.base.logs import log_stage
 from lamina.base.recovery import NOT_RECORDED, brief
+from lamina.base.text import counted
 
 __all__ = ["Record", "Stage", "held_records", "keep", "put_in_place", "records"]
 
@@ -56,9 +57,9 @@ class Record:
 
     def __repr__(self) -> str:
         """Each stage in a line, without its value but with the summary that it may have."""
-        lines = [f"Record of {self.name}: {len(self.stages)} stages"]
+        lines = [f"Record of {self.name}: {counted(len(self.stages), 'stage')}"]
         for s in self.stages:
-            summary = getattr(s.value, "summary", None) or f"{len(s.decisions)} decisions"
+            summary = getattr(s.value, "summary", None) or counted(len(s.decisions), "decision")
             lines.append(f"  {s.region:24} {s.name:12} {s.seconds:7.3f} s  {summary}")
         return "\n".join(lines)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from lamina.base.text import counted
 from lamina.capture.dynamo import Captured
 from lamina.ir.plan import Plan
 from lamina.record import Record
@@ -46,21 +47,17 @@ class Stats:
 
     def __str__(self) -> str:
         """All figures but the seconds of single stages, in two lines."""
-        kernels = f"{_count(self.kernels, 'kernel')} launched {_count(self.launches, 'time')}"
+        kernels = f"{counted(self.kernels, 'kernel')} launched {counted(self.launches, 'time')}"
         return (
-            f"{_count(self.graphs, 'graph')}, {_count(self.breaks, 'graph break')}, {kernels}, "
-            f"{_count(self.library_calls, 'library call')}\n"
-            f"compiled in {self.total_seconds:.2f} s, {_count(self.recompiles, 'recompile')}; "
-            f"{_count(self.built, 'kernel')} built, {self.reused} from the cache"
+            f"{counted(self.graphs, 'graph')}, {counted(self.breaks, 'graph break')}, {kernels}, "
+            f"{counted(self.library_calls, 'library call')}\n"
+            f"compiled in {self.total_seconds:.2f} s, {counted(self.recompiles, 'recompile')}; "
+            f"{counted(self.built, 'kernel')} built, {self.reused} from the cache"
         )
 
     def as_dict(self) -> dict[str, Any]:
         """All figures by name, for JSON."""
         return asdict(self)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def stats_of(record: Record) -> Stats:

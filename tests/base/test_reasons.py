@@ -9,7 +9,7 @@ import pytest
 
 from lamina.base import reasons
 from lamina.base.decision import Decision
-from lamina.base.reasons import Codes, Reason, registered
+from lamina.base.reasons import Code, Codes, Reason, registered
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +29,11 @@ def test_a_copied_or_pickled_reason_keeps_its_code() -> None:
     reason = Reason("why", "LM0001", "how")
     for made in (copy.deepcopy(reason), pickle.loads(pickle.dumps(reason))):
         assert (made, made.code, made.remedy) == ("why", "LM0001", "how")
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 kernels of b"), (1, "1 kernel of b"), ("2", "2 kernels of b")])
+def test_what_is_counted_agrees_with_its_number(count: object, said: str) -> None:
+    assert Code("LM9999", "{count:kernel} of {b}", "")(count=count, b="b") == said
 
 
 def test_a_missing_word_is_an_error() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
@@ -204,3 +205,17 @@ def test_a_cache_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadArgument, match="the cache cannot be used"):
         run(tmp_path / "file", "info")
+
+
+def test_every_command_prints_json(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "one")
+    cache.put(KEY, fill("a"))
+    file = tmp_path / "all.tar.gz"
+    status, text = run(tmp_path / "one", "info", "--json")
+    found = json.loads(text)
+    assert (status, found["folder"]) == (0, str(tmp_path / "one"))
+    assert [(one["kind"], one["count"]) for one in found["held"]] == [("example", 1)]
+    assert json.loads(run(tmp_path / "one", "export", str(file), "--json")[1]) == {"file": str(file), "written": 1}
+    assert json.loads(run(tmp_path / "two", "import", str(file), "--json")[1]) == {"added": 1, "refused": []}
+    assert json.loads(run(tmp_path / "two", "verify", "--json")[1]) == {"bad": [], "removed": False}
+    assert json.loads(run(tmp_path / "two", "clear", "--json")[1]) == {"removed": 1}

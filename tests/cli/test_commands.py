@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 from torch import nn
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from lamina.cli import doctor as doctor_module
@@ -32,6 +35,21 @@ def test_doctor_says_ten_things(tmp_path: Path) -> None:
     assert torch.__version__ in lines[2]
     assert str(tmp_path) in lines[8]
     assert status == 0
+
+
+def test_doctor_prints_json(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["doctor", "--json"], env={"LAMINA_CACHE_DIR": str(tmp_path)})
+    assert [finding["subject"] for finding in json.loads(done.output)] == SUBJECTS
+
+
+def test_every_command_has_an_example_or_commands_of_its_own() -> None:
+    def told(command: Any, name: str) -> list[str]:
+        own = getattr(command, "commands", None)
+        if own:
+            return [text for inner, one in own.items() for text in told(one, inner)]
+        return [] if "Example: lamina" in (command.help or "") else [name]
+
+    assert told(get_command(app), "lamina") == []
 
 
 def test_doctor_says_what_to_do_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,9 @@ def test_variants_and_second_parts_belong_to_their_kernel(plans: list[Plan]) -> 
     (row,) = gpu_times(events, [(plans[0], None)], PEAKS).kernels
     assert (row.kernel, row.calls) == (name, 2)
     assert row.total == pytest.approx(16e-6)
+    events = [event(f"{name}_3", 0.0, 8.0), event(f"{name}_3_sums", 9.0, 2.0), event(f"{name}_3", 20.0, 6.0)]
+    (row,) = gpu_times(events, [(plans[0], None)], PEAKS).kernels  # a tuner's candidate that was chosen
+    assert (row.kernel, row.calls) == (name, 2)
 
 
 def test_a_kernel_of_several_regions_is_one_row(plans: list[Plan]) -> None:
@@ -71,6 +74,10 @@ def test_a_kernel_of_several_regions_is_one_row(plans: list[Plan]) -> None:
     (row,) = found.kernels
     assert row.region == f"{forward.name}, two"
     assert row.calls == 2
+    other = replace(forward, steps=forward.steps)  # that of another callable of the same name
+    found = gpu_times([event(name, 0.0, 8.0), event(name, 9.0, 2.0)], [(forward, None), (other, None)], None)
+    (row,) = found.kernels
+    assert (row.region, row.calls) == (forward.name, 2)
     assert row.bandwidth_share == 0
 
 

@@ -60,7 +60,7 @@ UNKNOWN_SAVES = _TRACED.add(
 )
 EAGER_SAVES = _TRACED.add(
     9,
-    "eager saves tensors for these of {count} results with a gradient: {which}",
+    "eager saves tensors for these of {count:result} with a gradient: {which}",
     "Eager frees saved tensors in a backward and refuses a second one through them; the compiled function answers as "
     "eager would.",
     "call backward(retain_graph=True) if you need a second one",

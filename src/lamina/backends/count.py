@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.backends.api import Backend
+from lamina.base.text import counted
 from lamina.ir.loops import LibraryCall, Nest
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
@@ -37,7 +38,7 @@ class GraphCount:
 
     def text(self) -> str:
         """The summary line, then one line for each opportunity."""
-        lines = [f"Graph: {_counted(self.ops, 'op')}, {_counted(len(self.groups), 'fusable group')} ({self.name})"]
+        lines = [f"Graph: {counted(self.ops, 'op')}, {counted(len(self.groups), 'fusable group')} ({self.name})"]
         if self.refused:
             lines.append(f"  cannot be lowered: {self.refused}")
         lines += [f"  fused: {', '.join(group)}" for group in self.groups]
@@ -82,10 +83,6 @@ def _takes_out(node: Node) -> bool:
 
 def _op(node: Node) -> str:
     return str(node.target).removeprefix("aten.").removesuffix(".default")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _count(

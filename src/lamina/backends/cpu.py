@@ -26,6 +26,7 @@ from lamina.backends.regions import (
 )
 from lamina.base.decision import Decision
 from lamina.base.recovery import recover
+from lamina.base.text import counted
 from lamina.codegen.cpp.emit import emit
 from lamina.codegen.cpp.prelude import prelude
 from lamina.codegen.cpp.sharing import Shared, shared_kernels
@@ -225,7 +226,7 @@ class CpuKernels:
             return instead(region, str(refusal), self.gm, strict, self.record)
         if built.errors:
             name, error = next(iter(built.errors.items()))
-            why = f"{len(built.errors)} kernels not built, {name}: {error}"
+            why = f"{counted(len(built.errors), 'kernel')} not built, {name}: {error}"
             return instead(region, why, self.gm, strict, self.record)
         times = self.record.launch_times(region)
         if times is not None:

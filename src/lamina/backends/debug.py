@@ -12,6 +12,7 @@ from rich.table import Table
 from torch.fx import GraphModule, Node
 
 from lamina.backends.api import Backend
+from lamina.base.text import counted
 
 __all__ = ["DEBUG", "described", "graph_table", "print_graph"]
 
@@ -22,7 +23,7 @@ _WIDTH = 140
 def graph_table(gm: GraphModule, title: str = "Graph") -> Table:
     """The inputs, calls and outputs of a graph with what is known of their values and the user's lines."""
     calls = sum(1 for node in gm.graph.nodes if node.op == "call_function")
-    table = Table(title=f"{title}: {calls} calls", title_justify="left")
+    table = Table(title=f"{title}: {counted(calls, 'call')}", title_justify="left")
     for column in ("name", "operation", "inputs", "shape", "dtype", "device", "from"):
         table.add_column(column, overflow="fold")
     for node in gm.graph.nodes:

@@ -80,7 +80,7 @@ CUSTOM_OPERATION = _GRAPHS.add(
 )
 FEW_LAUNCHES = _GRAPHS.add(
     4,
-    "{count} launches",
+    "only {count:step}",
     "Of few launches a replay saves too little.",
     'mode="reduce-overhead" records nevertheless',
 )

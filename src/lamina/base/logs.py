@@ -13,6 +13,7 @@ from typing import Protocol
 
 from lamina.base.decision import Decision
 from lamina.base.files import text_of
+from lamina.base.text import counted
 from lamina.base.torch_logs.torch_private import enabled_torch_logs, traced, tracing
 from lamina.errors import UnknownOption
 
@@ -162,7 +163,7 @@ def _events(name: str, stage: Noted) -> Iterable[tuple[str, Callable[[], str]]]:
     if channel == "output_code":
         yield channel, lambda: f"{place}: {stage.name}\n{text_of(stage.value)}"
     elif channel is not None and stage.value is not None:
-        summary = getattr(stage.value, "summary", "") or f"{len(stage.decisions)} decisions"
+        summary = getattr(stage.value, "summary", "") or counted(len(stage.decisions), "decision")
         yield channel, lambda: f"{place}: {stage.name}, {stage.seconds * 1e3:.1f} ms, {summary}"
 
 

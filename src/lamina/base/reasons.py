@@ -33,7 +33,8 @@ class Code:
     """One registered kind of reason.
 
     ``number`` is its name for users ("LM5012") and never changes its meaning; ``says`` the sentence and ``remedy`` what
-    a user can do, both with ``{names}`` of what the calls fill in (other braces stay); ``meaning`` explains it at
+    a user can do, both with ``{names}`` of what the calls fill in (other braces stay; ``{count:kernel}`` is "1 kernel"
+    or "2 kernels"); ``meaning`` explains it at
     length for the documentation. An empty ``remedy`` means that nothing need be done.
     """
 
@@ -52,7 +53,12 @@ class Code:
 
 def _filled(text: str, words: Mapping[str, object]) -> str:
     """``text`` with the words for the names in braces; other braces are as they stand."""
-    return _NAME.sub(lambda name: _text(words[name[1]], name[1]), text) if "{" in text else text
+    return _NAME.sub(lambda name: _word(words, *name.groups()), text) if "{" in text else text
+
+
+def _word(words: Mapping[str, object], name: str, noun: str | None) -> str:
+    said = _text(words[name], name)
+    return said if noun is None else f"{said} {noun}" if said == "1" else f"{said} {noun}s"
 
 
 def _text(word: object, name: str) -> str:
@@ -62,7 +68,7 @@ def _text(word: object, name: str) -> str:
         return name
 
 
-_NAME = re.compile(r"\{(\w+)\}")
+_NAME = re.compile(r"\{(\w+)(?::([a-z ]+))?\}")
 
 
 _SECTIONS: dict[int, Codes] = {}

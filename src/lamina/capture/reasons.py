@@ -308,7 +308,7 @@ BY_DYNAMO = FRAMES.add(
 )
 REUSED = FRAMES.add(
     13,
-    "a call is done again without interpretation where {count} facts hold",
+    "a call is done again without interpretation if what was read then is the same: {count:fact}",
     "With capture own the first call is interpreted, and all that it reads of the world outside is noted: facts. A "
     "later call for which they hold runs the same graphs, writes and results from one flat function of Python's.",
 )

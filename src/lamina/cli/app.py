@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +17,7 @@ from torch import nn
 import lamina
 from lamina.cli.blaming import bisect_command
 from lamina.cli.caching import caching
-from lamina.cli.demo import CompileFunction, Row, chosen, demonstrate, table
+from lamina.cli.demo import CompileFunction, Row, as_data, chosen, demonstrate, table
 from lamina.cli.demo_models import DEMOS
 from lamina.cli.doctor import examine, installed_version
 from lamina.cli.explaining import add_explaining
@@ -81,8 +83,12 @@ def demo(
     torch_compile: Annotated[bool, typer.Option(help="Time torch.compile's default mode too.")] = True,
     seconds: Annotated[float, typer.Option(help="How long to time each callable.", min=0.01)] = 1.0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
-    """Compile three models, check them against eager in double precision and print one table."""
+    """Compile three models, check them against eager in double precision and print one table.
+
+    Example: lamina demo --only gpt --no-torch-compile
+    """
     # torch says so once where NumPy is not installed, which nothing here needs.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     unknown = [name for name in only or [] if name not in _MODELS]
@@ -91,16 +97,23 @@ def demo(
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise typer.BadParameter(f"there is no device {device!r} here; use cpu{'' if device == 'cuda' else ' or cuda'}")
     Options.from_environment()  # what it refuses no model would be compiled with
-    raise typer.Exit(run_demo(only or [], _compile, torch.compile if torch_compile else None, seconds, device))
+    rival = torch.compile if torch_compile else None
+    raise typer.Exit(run_demo(only or [], _compile, rival, seconds, device, as_json))
 
 
 @app.command()
-def doctor() -> None:
-    """Say in ten lines what this machine has for Lamina and what to do about what is missing."""
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False) -> None:
+    """Say in ten lines what this machine has for Lamina and what to do about what is missing.
+
+    Example: lamina doctor
+    """
     console = Console(soft_wrap=True, highlight=False)
     findings = examine(Options.from_environment())
-    for finding in findings:
-        console.print(finding.line())
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings]))
+    else:
+        for finding in findings:
+            console.print(finding.line())
     raise typer.Exit(1 if any(finding.state == "bad" for finding in findings) else 0)
 
 
@@ -121,7 +134,10 @@ def fuzz(
         list[str] | None, typer.Option(help="An option of Lamina's, as capture=own; may be given again.")
     ] = None,
 ) -> None:
-    """Run random programs eagerly and compiled, and tell what differs; exits with status 1 if anything does."""
+    """Run random programs eagerly and compiled, and tell what differs; exits with status 1 if anything does.
+
+    Example: lamina fuzz --programs 50 --seed 7 --to found
+    """
     target = "+".join((compile, *(options or ())))
     raise typer.Exit(run_fuzz(programs, seed, target, only or [], workers, seconds, to))
 
@@ -151,6 +167,7 @@ def run_demo(
     rival: CompileFunction | None,
     seconds: float,
     device: str = "cpu",
+    as_json: bool = False,
 ) -> int:
     """Run the demo, print the table and the complaints, and return the exit status: 0 if every check held."""
     out = Console()
@@ -159,6 +176,9 @@ def run_demo(
     for row in demonstrate(chosen(only), compile_function, rival, progress, seconds, device):
         rows.append(row)
         progress.print(f"{row.title}, {row.step}: {'failed' if row.failure else 'ok'}", markup=False)
+    if as_json:
+        typer.echo(json.dumps([as_data(row) for row in rows]))
+        return 1 if any(row.failure for row in rows) else 0
     out.width = max(out.width, NARROWEST)
     out.print(table(rows))
     failed = [row for row in rows if row.failure]

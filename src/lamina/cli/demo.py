@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -22,7 +22,7 @@ from lamina.record import Record
 from lamina.runtime.build import BuildResult
 from lamina.testing import DRAWS, Comparison, compare_draws
 
-__all__ = ["CompileFunction", "Counts", "Row", "counts", "demonstrate", "table"]
+__all__ = ["CompileFunction", "Counts", "Row", "as_data", "counts", "demonstrate", "table"]
 
 HEADERS = (
     "graphs",
@@ -192,6 +192,22 @@ def table(rows: Sequence[Row]) -> Table:
     for row in rows:
         result.add_row(*_cells(row))
     return result
+
+
+def as_data(row: Row) -> dict[str, Any]:
+    """A row as JSON: medians of times and seconds of first calls by compiler, errors relative to double precision."""
+    times = {m.name: m.median for m in row.times.measurements} if row.times else {}
+    compared = row.comparison
+    errors = {"eager": compared.max_error_eager, "lamina": compared.max_error_compiled} if compared else {}
+    return {
+        "model": row.title,
+        "step": row.step,
+        "counts": asdict(row.counts) if row.counts else None,
+        "first_call_seconds": row.seconds,
+        "call_seconds": times,
+        "errors": errors,
+        "failure": row.failure,
+    }
 
 
 def _cells(row: Row) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from lamina.base.text import counted
 from lamina.options import Options
 from lamina.runtime.cache import cache_root
 from lamina.runtime.toolchain import ISAS, Compiler, NoCompiler, host_isa, probe
@@ -153,7 +154,7 @@ def _cache(folder: Path, options: Options) -> Finding:
     else:
         sizes = _sizes_of_files(folder)
         writable = _can_write(folder)
-        text = f"{folder}, {len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB"
+        text = f"{folder}, {counted(len(sizes), 'file')}, {sum(sizes) / 2**20:.1f} MiB"
     if writable:
         return Finding("cache", "good", f"{text}, writable")
     return Finding(

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from lamina.base.text import counted
 from lamina.blame.reduction import Reduced, minify_call
 from lamina.blame.scripts import Call, Stop, run_target
 from lamina.errors import BadArgument
@@ -53,7 +54,7 @@ def run_minify(file: str, target: str, to: Path | None, as_json: bool = False) -
         else:
             found = _minified_call(file, status.update)
             source, lines, trials, shown = found.source, found.lines, found.trials, "; ".join(found.different)
-    progress.print(f"{lines} lines after {trials} trials: {shown}", markup=False)
+    progress.print(f"{counted(lines, 'line')} after {counted(trials, 'trial')}: {shown}", markup=False)
     if to is not None:
         to.write_text(source, encoding="utf-8")
     out = Console(soft_wrap=True, highlight=False)

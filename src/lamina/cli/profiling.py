@@ -15,7 +15,7 @@ __all__ = ["profile_command"]
 
 
 def profile_command(target: Target, arguments: Given = None, as_json: AsJson = False) -> None:
-    """Run a program and print what each of its CPU kernels took: time, bytes, shares of bandwidth and arithmetic.
+    """Run a program and print what each of its kernels took: time, bytes, shares of bandwidth and arithmetic.
 
     Bytes and operations are those of the plan, shares those of a copy and a product that are measured after the run.
 

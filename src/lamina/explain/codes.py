@@ -57,7 +57,7 @@ def _entry(code: Code) -> str:
 
 def _marked(text: str) -> str:
     """``text`` with the names of what is filled in between angle quotes, and nothing that Markdown would hide."""
-    parts = re.split(r"(`[^`]*`)", re.sub(r"\{(\w+)\}", r"‹\1›", text))
+    parts = re.split(r"(`[^`]*`)", re.sub(r"\{(\w+)\}", r"‹\1›", re.sub(r"\{(\w+):([a-z ]+)\}", r"{\1} \2s", text)))
     return "".join(part if part.startswith("`") else re.sub(r"([*<_])", r"\\\1", part) for part in parts)
 
 

@@ -9,7 +9,7 @@ _TILES = Codes(36, "Attention with functions of scores (flex_attention)")
 
 IN_TILES = _TILES.add(
     0,
-    "computed in tiles of {heads} heads, {rows} rows and {keys}",
+    "computed in tiles of {heads:head}, {rows:row} and {keys}",
     "Scores are computed tile by tile and never stored as a whole.",
 )
 NOT_IN_TILES = _TILES.add(

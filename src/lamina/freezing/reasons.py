@@ -8,7 +8,7 @@ _FROZEN = Codes(35, "Values of parameters and buffers kept between calls")
 
 KEPT = _FROZEN.add(
     0,
-    "{count} values of parameters and buffers alone are kept between calls, {mib} MiB",
+    "kept between calls: {count:value} of parameters and buffers alone, {mib} MiB",
     "With the option freeze, what depends on parameters and buffers alone is computed once and again only when one of "
     "them changes.",
 )
@@ -60,7 +60,7 @@ ONE_PRODUCT = _FROZEN.add(
 )
 FOLDED = _FROZEN.add(
     9,
-    "{count} functions of each channel are in the weights, which are kept",
+    "the weights, which are kept, hold {count:function} of each channel",
     "A batch norm, or factors and shifts of channels, is multiplied into the weights of the product before it.",
 )
 NOT_FOLDED = _FROZEN.add(

@@ -21,8 +21,8 @@ from lamina.profiling.values import KernelTime
 
 __all__ = ["GpuTimes", "gpu_times"]
 
-_SAME_WORK = ("", "_uneven", "_anywhere")
-"""What the names of a kernel's variants end in: a launch is of one of them. Any other is of a second part of it."""
+_SECOND = "_sums"
+"""What the name of a kernel's second launch has in it. Other ends are of variants: a number is a tuner's candidate."""
 _SECONDS = 1e-6
 """In a microsecond, the profiler's unit."""
 
@@ -50,7 +50,7 @@ class _Seen:
     """A kernel's launches by the plans, and the seconds of those that the profiler saw, in order."""
 
     launches: list[_Launch] = field(default_factory=list)
-    regions: set[str] = field(default_factory=set)
+    plans: set[int] = field(default_factory=set)
     seconds: list[float] = field(default_factory=list)
 
 
@@ -61,7 +61,7 @@ def gpu_times(events: Iterable[Any], plans: Iterable[tuple[Plan, GraphModule | N
         sizes, buffers = Sizes(plan, gm), plan.buffer_map()
         for step, name in launch_names(plan):
             seen = known.setdefault(step.kernel, _Seen())
-            seen.regions.add(plan.name)
+            seen.plans.add(id(plan))  # another callable's region may have the same name
             nbytes = sum(bytes_of(step, buffers, sizes))
             seen.launches.append(_Launch(plan.name, name.partition(" ")[2], nbytes, flops_of(step, sizes)))
     others = 0.0
@@ -70,7 +70,7 @@ def gpu_times(events: Iterable[Any], plans: Iterable[tuple[Plan, GraphModule | N
         kernel, variant = _kernel_of(event.name, known)
         if kernel is None:
             others += seconds
-        elif variant in _SAME_WORK or not kernel.seconds:
+        elif _SECOND not in variant or not kernel.seconds:
             kernel.seconds.append(seconds)
         else:
             kernel.seconds[-1] += seconds
@@ -95,7 +95,7 @@ def _kernel_of(event: str, known: Mapping[str, _Seen]) -> tuple[_Seen | None, st
 
 def _rows(name: str, seen: _Seen, peaks: Peaks | None) -> Iterator[KernelTime]:
     several = len(seen.launches)
-    if len(seen.regions) == 1 and len(seen.seconds) % several == 0:
+    if len(seen.plans) == 1 and len(seen.seconds) % several == 0:
         for number, launch in enumerate(seen.launches):
             yield _row(name, launch, seen.seconds[number::several], peaks)
         return

@@ -14,6 +14,7 @@ import torch
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.base.region_names import forward_of
+from lamina.base.text import counted
 from lamina.codegen.triton.source import TritonSource
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Schedule
 from lamina.ir.work import Sizes
@@ -199,7 +200,7 @@ class _Report:
         for key, needs in made.needs.items():
             self.kernels[key.removeprefix("kernel:")] |= needs.data()
         for why, count in Counter(made.failed.values()).items():
-            self.faults.append({"region": "", "what": f"the assembly of {count} kernels is missing: {why}"})
+            self.faults.append({"region": "", "what": f"the assembly of {counted(count, 'kernel')} is missing: {why}"})
 
     def _times(self) -> dict[str, dict[str, float]]:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lamina.base.reasons import Reason
+from lamina.base.text import counted
 from lamina.ir.access import origins, reads, writes
 from lamina.ir.loops import Source
 from lamina.ir.plan import KernelCall, Plan, PlanStep
@@ -181,12 +182,8 @@ def _step_box(number: int, step: dict[str, Any]) -> dict[str, Any]:
 
 def _group_box(number: int, name: str, steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
     kernels = sum(step["kind"] == "kernel" for step in steps)
-    detail = f"{_counted(kernels, 'kernel')}, {_counted(len(steps) - kernels, 'library call')}"
+    detail = f"{counted(kernels, 'kernel')}, {counted(len(steps) - kernels, 'library call')}"
     return {"opens": str(number), "kind": "group", "label": name or "outermost", "detail": detail, "module": name}
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _map(boxes: Sequence[dict[str, Any]], edges: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from lamina.runtime.toolchain import ISAS
 __all__ = ["kernel_program", "region_program"]
 
 _QUOTES = "'''"
+_WORDS = {"*fp32": "torch.float32", "*i32": "torch.int32"}
+"""The dtypes of workspaces by their Triton types."""
 _RUNS = 20
 """How often a program launches its kernel."""
 
@@ -178,7 +180,11 @@ def _launching(unit: KernelUnit | TritonSource, sizes: Sizes) -> Iterator[str]:
         yield "    times.append(perf_counter() - start)"
         yield 'print(f"{1e6 * median(times):.1f} us")'
     else:
-        extra = [f"torch.zeros({max(4, sizes(n))}, dtype=torch.uint8, device=device)" for n, _ in unit.workspace]
+        given = dict(zip(unit.parameters, unit.types, strict=True))
+        extra = [
+            f"torch.zeros({max(4, sizes(n))} // 4, dtype={_WORDS[given[f'w{k}']]}, device=device)"
+            for k, (n, _) in enumerate(unit.workspace)
+        ]
         extra += ["torch.zeros(1, dtype=torch.int32, device=device)"] if unit.checks else []
         yield f"extra = [{', '.join(extra)}]"
         if unit.scratch:

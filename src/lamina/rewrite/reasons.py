@@ -8,7 +8,7 @@ _RULES = Codes(30, "Rules and graph passes")
 
 RULE_APPLIED = _RULES.add(
     0,
-    "{before} operations became {after}",
+    "{before:operation} became {after}",
     "A rule found its left side in the graph and put its right side there. docs/rules.md lists Lamina's rules; yours "
     "have their place in the facts.",
 )
@@ -39,7 +39,7 @@ IN_CIRCLES = _RULES.add(
 )
 NEST_REWRITTEN = _RULES.add(
     5,
-    "{before} equations became {after}",
+    "{before:equation} became {after}",
     "A rule of yours on loop nests changed a nest.",
 )
 NO_FORWARD_AND_BACKWARD = _RULES.add(
@@ -92,7 +92,7 @@ ATTENTION_KEPT = _RULES.add(
 )
 INLINED_REGIONS = _RULES.add(
     10,
-    "{count} calls of marked regions inlined: what is alike is traced and built once in any case",
+    "{count:call} of marked regions inlined: what is alike is traced and built once in any case",
     "torch.compiler.nested_compile_region has no effect of its own: equal layers share their kernels anyway.",
 )
 REGION_KEPT = _RULES.add(
@@ -111,7 +111,7 @@ NO_TENSOR_RIGHT = _RULES.add(
 
 OTHER_COUNT_RIGHT = _RULES.add(
     13,
-    "its right side gives {right} results, its left side {left}",
+    "its right side gives {right:result}, its left side {left}",
     "A rule puts each result of its right side in the place of one of its left side.",
     "return as many tensors from both sides of the rule",
 )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from lamina.base.text import counted
 from lamina.errors import BadArgument
 from lamina.runtime.batch import Build, compile_kernels
 from lamina.runtime.cache import Cache, Miss
@@ -52,7 +53,7 @@ class BuildResult:
     def summary(self) -> str:
         """How many kernels were compiled, at how many milliseconds each, and how many were there."""
         each = f" ({self.seconds / self.compiled * 1e3:.0f} ms each)" if self.compiled else ""
-        return f"{self.compiled} kernels compiled{each}, {self.reused} reused"
+        return f"{counted(self.compiled, 'kernel')} compiled{each}, {self.reused} reused"
 
 
 def build_kernels(

@@ -40,7 +40,7 @@ ADDRESSES_CEASED = _RECORDED.add(
 )
 OUTPUTS_IN_USE = _RECORDED.add(
     6,
-    "the outputs of {count} recordings of the same addresses are in use",
+    "the outputs of {count:recording} of the same addresses are in use",
     "Results of replays lie in the recording's memory until the caller frees them.",
     "free earlier results, or clone what is kept",
 )
@@ -89,18 +89,18 @@ _KEPT = Codes(71, "Compiled kernels and the cache on disk")
 
 ALL_KEPT = _KEPT.add(
     0,
-    "all {count} kernels were compiled before",
+    "nothing to compile: {count:kernel} found in the cache or in this process",
     "The kernels of the region were found in the cache on disk or in this process, and no compiler ran.",
 )
 COMPILED = _KEPT.add(
     1,
-    "{compiled} of {count} kernels were compiled: the cache had none of that code, target and versions",
+    "{compiled} of {count:kernel} compiled: the cache had none of that code, target and versions",
     "A kernel is found again if its text, the compiler and its flags, the machine's instruction set and this version "
     "of Lamina's runtime are the same. `lamina cache info` says where the cache is and how much it holds.",
 )
 COMPILED_AGAIN = _KEPT.add(
     2,
-    "{compiled} of {count} kernels were compiled, as entries of the cache were damaged: {why}",
+    "{compiled} of {count:kernel} compiled, as entries of the cache were damaged: {why}",
     "What is read from the cache is checked; an entry that is not what was written is removed and made again.",
     "`lamina cache verify` checks all entries; look for a full or failing disk",
 )

@@ -16,7 +16,7 @@ CALLED_BETWEEN = _PIECES.add(
 )
 IN_SEGMENTS = _PIECES.add(
     1,
-    "compiled in {count} segments",
+    "compiled in {count:segment}",
     "The graph is compiled in so many pieces, with ATen calls between them.",
 )
 BODY_COMPILED = _PIECES.add(
