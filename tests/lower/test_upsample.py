@@ -130,3 +130,42 @@ def test_a_given_scale_of_cubic_weights(size: tuple[int, int], scales: tuple[flo
 def test_on_cpus_cubic_weights_are_left_to_the_library() -> None:
     found = outcome(lambda x: F.interpolate(x, (20, 22), **CUBIC), [X])
     assert [op for op, _ in found.library] == ["aten.upsample_bicubic2d.default"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("mode", "shape", "factors"),
+    [
+        ("linear", (2, 3, 33), (2,)),
+        ("linear", (2, 3, 5), (4,)),
+        ("bilinear", (2, 3, 10, 11), (2, 2)),
+        ("bilinear", (2, 3, 10, 40), (1.7, 4)),
+        ("bilinear", (1, 2, 3, 2), (1, 2)),
+        ("bilinear", (1, 2, 20, 70), (0.5, 2)),
+        ("trilinear", (1, 2, 5, 6, 7), (2, 2, 2)),
+    ],
+)
+def test_rows_twice_or_four_times_as_long_are_weighted_in_nests(
+    mode: str, shape: tuple[int, ...], factors: tuple[float, ...], dtype: torch.dtype
+) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+    def resized(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=factors, mode=mode)
+
+    found = outcome(resized, [x])
+    assert not found.complaints
+    assert not found.library
+    for place in (0, 1, -1):
+        odd = x.clone()
+        odd[0, 0, ..., place] = float("inf")
+        odd[0, 1, ..., place] = float("nan")
+        check(resized, odd)
+
+
+@pytest.mark.parametrize("size", [(10, 22), (20, 11), (10, 11)])
+def test_infinities_where_a_dimension_keeps_its_size(size: tuple[int, int]) -> None:
+    x = X.clone()
+    x[0, 0, 3, 4] = float("inf")
+    for one in (x, x.to(memory_format=torch.channels_last)):
+        check(lambda x: F.interpolate(x, size, mode="bilinear"), one)

@@ -6,7 +6,9 @@ Source places are computed in floating point exactly as eager does, because roun
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -67,6 +69,13 @@ class Resize:
         places = self.nearest(exact)
         return max(places.count(place) for place in set(places))
 
+    def enlarges(self, dtype: str) -> int | None:
+        """2 or 4 where each element has so many results, weighted by the same numbers, exact in eager's precision."""
+        count = self.result // self.source
+        last = (self.result - 0.5) / max(count, 1) - 0.5
+        even = count in (2, 4) and self.result == count * self.source and self.ratio(dtype) == 1 / count
+        return count if even and self.source > 1 and _rounded(last, dtype) == last else None
+
     def step(self, exact: bool) -> int | None:
         """How far apart the source elements are that are taken, if they are evenly so."""
         far = self.source // self.result
@@ -110,11 +119,14 @@ def _nearest(b: NestBuilder, at: Expr, resize: Resize, exact: bool) -> Expr:
     return b.loaded(place.op("minimum", resize.source - 1), as_expr(resize.source))
 
 
-def _linear(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str) -> list[Share]:
-    """The two neighbours of a result place and their weights."""
+def _linear(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str, gpu: bool) -> list[Share]:
+    """The two neighbours of a result place and their weights.
+
+    Where a dimension keeps its size, eager on CPUs adds the element times zero, which is not a number for infinities.
+    """
     source, result = resize.source, resize.result
     if source == result:
-        return [(at, None)]
+        return [(at, None)] if gpu else [(at, None), (at, b.constant(0.0, dtype))]
     v = b.index(at).to(dtype)
     if corners:
         real = v * (_rounded((source - 1) / (result - 1), dtype) if result > 1 else 0.0)
@@ -158,13 +170,13 @@ def _sizes(source: Sequence[Expr], result: Sequence[Expr], scales: Sequence[floa
 
 
 def _shares(
-    b: NestBuilder, sizes: Sequence[Resize], corners: bool | None, exact: bool, dtype: str
+    b: NestBuilder, sizes: Sequence[Resize], corners: bool | None, exact: bool, dtype: str, gpu: bool
 ) -> list[list[Share]]:
     """For each dimension its source places with weights; ``corners`` of ``None`` asks for the nearest."""
     along = zip(b.axes[-len(sizes) :], sizes, strict=True)
     if corners is None:
         return [[(_nearest(b, at, size, exact), None)] for at, size in along]
-    return [_linear(b, at, size, corners, dtype) for at, size in along]
+    return [_linear(b, at, size, corners, dtype, gpu) for at, size in along]
 
 
 def _is_innermost(node: Node) -> bool:
@@ -196,12 +208,14 @@ def _resampled(
     low.plain(x.dtype)
     kin = opmath(x.dtype) if corners is not None else x.dtype
     sizes = _sizes(x.shape[-rank:], out.shape[-rank:], scales)
-    if low.buffers[x.buffer].device == "cpu" and _is_innermost(node) and not _is_even(sizes[-1], corners, exact):
+    if not low.on_gpu(x) and _is_innermost(node) and not _is_even(sizes[-1], corners, exact):
+        if corners is False and DTYPES[x.dtype].is_float and sizes[-1].enlarges(kin):
+            return _enlarged(low, node, x, out, sizes)
         raise Decline(
             "neighbours in memory come from places in no even steps; ATen took a third to a tenth of the time"
         )
     b = low.nest(node, out.shape)
-    shares = _shares(b, sizes, corners, exact, kin)
+    shares = _shares(b, sizes, corners, exact, kin, low.on_gpu(x))
     total: Value | None = None
     for corner in product(*shares):
         value = b.load(x, [*b.axes[:-rank], *(place for place, _ in corner)]).to(kin)
@@ -210,6 +224,40 @@ def _resampled(
         total = value if total is None else total + value
     assert total is not None
     b.store(out, total)
+    low.finish(b)
+    return out
+
+
+def _enlarged(low: Lowering, node: Node, x: TensorValue, out: TensorValue, sizes: Sequence[Resize]) -> TensorValue:
+    """Twice or four times as long rows: of three neighbours in each, what all results of the middle one are made of.
+
+    The first result's weights are eager's, 1 and 0, and the last one's neighbour is the last element itself.
+    """
+    kin, count, rank = opmath(x.dtype), sizes[-1].result // sizes[-1].source, len(sizes)
+    b = low.nest(node, [*out.shape[:-1], x.shape[-1]])
+    *above, at = b.axes
+    batch, lines = above[: len(above) - rank + 1], above[len(above) - rank + 1 :]
+    rows = [_linear(b, a, size, False, kin, False) for a, size in zip(lines, sizes[:-1], strict=True)]
+    inside = {-1: b.index(at).op("ge", 1), 1: b.index(at).op("lt", sizes[-1].source - 1)}
+
+    def line(step: int) -> Value:
+        terms = []
+        for corner in product(*rows):
+            place = [*batch, *(row for row, _ in corner), at + step]
+            value = b.load(x, place, inside.get(step), 0.0).to(kin)
+            for _, weight in corner:
+                value = value if weight is None else value * weight
+            terms.append(value)
+        return functools.reduce(operator.add, terms)
+
+    left, here, right = (line(step) for step in (-1, 0, 1))
+    for j in range(count):
+        far = abs((j + 0.5) / count - 0.5)
+        if 2 * j < count:
+            value = inside[-1].op("where", left * far + here * (1 - far), here + right * 0.0)
+        else:
+            value = inside[1].op("where", here * (1 - far) + right * far, here * (1 - far) + here * far)
+        b.store(out, value, [*above, at * count + j])
     low.finish(b)
     return out
 
