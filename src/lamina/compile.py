@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +25,7 @@ from lamina.backends.api import Backend
 from lamina.backends.device import Boxed
 from lamina.backends.dumping import dump_backward, dump_graph
 from lamina.backends.kernels import begin, is_ours, with_library_gelu
-from lamina.backends.regions import aten_calls, to_aten
+from lamina.backends.regions import aten_calls, chosen_compiler, open_cache, to_aten
 from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.settings import check_arguments, options_for, torch_settings
@@ -42,6 +42,7 @@ from lamina.capture.behind_torch import log_behind_torch
 from lamina.capture.dynamo import compile_callable, compiled_graph, guarded, note_behind_torch
 from lamina.capture.modes.torch_private import has_function_modes
 from lamina.capture.own.callable import interpreted_callable, interprets
+from lamina.capture.own.guards.library import Library, machine_of, machine_source
 from lamina.capture.reasons import BY_EAGER
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
@@ -63,6 +64,9 @@ from lamina.rewrite.inlined import with_inlined
 from lamina.rewrite.nests import rewrite_nests
 from lamina.rewrite.rewriting import Rewriting
 from lamina.rewrite.user_rules import check_rules
+from lamina.runtime.cache import Cache
+from lamina.runtime.source import load_source
+from lamina.runtime.toolchain import Compiler
 from lamina.schedule.fuse import Fused, fuse
 from lamina.segments.control_flow import bodies_in, decided_bodies
 from lamina.segments.cut import CannotCut, cut
@@ -122,7 +126,12 @@ def compile_recorded(
     if settings.capture == "own" and interprets(model, dynamic, record):
         compiler.recaptures = False
         return interpreted_callable(
-            model, backend_callable=compiler, record=record, fullgraph=fullgraph, attributes=attributes
+            model,
+            backend_callable=compiler,
+            record=record,
+            fullgraph=fullgraph,
+            machine=partial(guard_machine, settings),
+            attributes=attributes,
         )
     return compile_callable(
         model,
@@ -134,6 +143,19 @@ def compile_recorded(
         entry=settings.entry,
         attributes=attributes,
     )
+
+
+def guard_machine(settings: Options) -> Library | None:
+    """What asks the facts of calls in machine code; None without a C++ compiler, or where it would not work."""
+    kept = open_cache(settings)
+    found = chosen_compiler(settings.cxx, kept)
+    return _machine_by(found, kept) if isinstance(found, Compiler) else None
+
+
+@cache  # as many as the process has compilers and caches
+def _machine_by(compiler: Compiler, kept: Cache) -> Library | None:
+    handle = load_source("guard machine", machine_source(), compiler, kept)
+    return None if handle is None else machine_of(handle)
 
 
 def _decorator(**settings: Any) -> Callable[[Any], Any]:

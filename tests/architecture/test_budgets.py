@@ -24,7 +24,7 @@ CONSTANTS = {
     "aot": 20,
     "backends": 20,
     "base": 20,
-    "capture": 20,
+    "capture": 30,
     "cli": 10,
     "codegen": 50,
     "eager_comparison": 20,

@@ -12,16 +12,13 @@ import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
-from lamina.runtime.cache import Cache, digest
-from lamina.runtime.compilation import Command, Limit, run_command
-from lamina.runtime.loading import load_library
-from lamina.runtime.toolchain import Compiler, compile_flags, link_flags
+from lamina.runtime.cache import Cache
+from lamina.runtime.source import load_source
+from lamina.runtime.toolchain import Compiler
 from lamina.runtime.triton_build import Cubin
 from lamina.runtime.triton_pool import TooMuchShared, TritonError
-from lamina.runtime.workspace import Workspace, in_workspace
 
 __all__ = ["CudaError", "CudaKernel", "Driver", "make_launcher", "pack_format"]
 
@@ -172,29 +169,12 @@ def make_launcher(compiler: Compiler | None, cache: Cache) -> Launcher:
     """What makes functions that launch kernels: built-in ones, or without a compiler by way of ctypes."""
     if compiler is None:
         return _launch_by_ctypes
-    key = digest("cuda launcher", compiler.identity, _SOURCE)
-
-    def compile(space: Workspace) -> bytes:
-        (space.path / "launch.cpp").write_text(_SOURCE)
-        (space.path / "stub.so").write_bytes(compiler.stub)
-        flags = (*compile_flags("plain"), "launch.cpp", *link_flags("stub.so"), "-o", "launch.so")
-        outcome = run_command(Command((compiler.path, *flags), space, Limit(60.0)))
-        if not outcome.ok:
-            raise TritonError(outcome.message)
-        return (space.path / "launch.so").read_bytes()
-
-    def build(folder: Path) -> dict[str, Any]:
-        (folder / "launch.cpp").write_text(_SOURCE)
-        (folder / "launch.so").write_bytes(in_workspace(lambda: folder.parent, compile))
-        return {"kind": "launcher", "compiler": compiler.identity}
-
-    try:
-        with cache.get_or_build(key, build).opened("launch.so") as descriptor:
-            return _built_in(load_library(descriptor))
-    except (OSError, AttributeError) as error:
-        cache.evict(key, f"the launcher cannot be loaded: {error}")  # somebody may build a better one
+    library = load_source("launcher", _SOURCE, compiler, cache)
+    if library is None:
         return _launch_by_ctypes
-    except TritonError:
+    try:
+        return _built_in(library)
+    except AttributeError:
         return _launch_by_ctypes
 
 

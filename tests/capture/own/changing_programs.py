@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from lamina.capture.own.callable import interpreted_callable
+from lamina.capture.own.guards.library import Library
 from lamina.capture.own.reuse.versions import Versions
 from lamina.record import Record
+from tests.capture.own.machines import guard_machine, no_machine
 
 __all__ = ["Outcome", "difference"]
 
@@ -438,28 +440,26 @@ def _run(text: str, steps: Any, seed: int, wrap: Callable[[Any], Any]) -> list[A
     return found
 
 
-def difference(seed: int) -> Outcome:
-    """Run the program and the changes of ``seed`` by eager and by the own front end."""
+def difference(seed: int, machine: Callable[[], Library | None] = no_machine) -> Outcome:
+    """Run the program and the changes of ``seed`` by eager and by the own front end with facts asked by ``machine``."""
     r = random.Random(seed)
     text = _program(r)
     steps = _steps(r, text)
     outcome = Outcome(calls=len(steps), text=text)
-    before = Versions.run
+    before = Versions.has_used
 
-    def counted(self: Versions, args: Any, kwargs: Any) -> Any:
-        uses = self.uses
-        found = before(self, args, kwargs)
-        outcome.reused += self.uses - uses
-        return found
+    def counted(self: Versions, *given: Any) -> None:
+        outcome.reused += 1
+        before(self, *given)
 
     wanted = _run(text, steps, seed, lambda program: program)
-    Versions.run = counted  # type: ignore[method-assign]
+    Versions.has_used = counted  # type: ignore[method-assign]
     try:
-        got = _run(text, steps, seed, _compiled)
+        got = _run(text, steps, seed, lambda program: _compiled(program, machine))
     except Exception as error:
         got = [repr(error)]
     finally:
-        Versions.run = before  # type: ignore[method-assign]
+        Versions.has_used = before  # type: ignore[method-assign]
     for place, (one, other) in enumerate(zip(wanted, got, strict=False)):
         if one != other:
             outcome.told = f"entry {place}: {one!r:.300} by eager, {other!r:.300}"
@@ -467,8 +467,10 @@ def difference(seed: int) -> Outcome:
     return outcome
 
 
-def _compiled(program: Any) -> Any:
-    return interpreted_callable(program, backend_callable=lambda gm, fakes: gm.forward, record=Record())
+def _compiled(program: Any, machine: Callable[[], Library | None]) -> Any:
+    return interpreted_callable(
+        program, backend_callable=lambda gm, fakes: gm.forward, record=Record(), machine=machine
+    )
 
 
 def main() -> None:
@@ -476,7 +478,7 @@ def main() -> None:
     first, count = int(sys.argv[1]), int(sys.argv[2])
     calls = reused = wrong = 0
     for seed in range(first, first + count):
-        outcome = difference(seed)
+        outcome = difference(seed, guard_machine)
         calls, reused = calls + outcome.calls, reused + outcome.reused
         if outcome.told:
             wrong += 1

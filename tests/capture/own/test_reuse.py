@@ -17,6 +17,7 @@ from lamina.capture.own.reuse.versions import Versions
 from lamina.record import Record
 from tests.capture.own.changes import CASES, outcomes
 from tests.capture.own.changing_programs import difference
+from tests.capture.own.machines import MACHINES, no_machine
 
 SEEDS = 60
 
@@ -24,7 +25,7 @@ SEEDS = 60
 class Compiled:
     """A compiled callable with its record and the drivers that it has."""
 
-    def __init__(self, target, monkeypatch):
+    def __init__(self, target, monkeypatch, machine=no_machine):
         self.record, self.versions, self.interpreted = Record(), [], 0
         before, run = Versions.__init__, Machine.run
 
@@ -38,7 +39,9 @@ class Compiled:
 
         monkeypatch.setattr(Versions, "__init__", kept)
         monkeypatch.setattr(Machine, "run", counted)
-        self.call = interpreted_callable(target, backend_callable=lambda gm, fakes: gm.forward, record=self.record)
+        self.call = interpreted_callable(
+            target, backend_callable=lambda gm, fakes: gm.forward, record=self.record, machine=machine
+        )
 
     def drivers(self):
         return [driver for versions in self.versions for driver in versions.drivers]
@@ -156,9 +159,10 @@ def test_gradients_and_modules(monkeypatch) -> None:
     assert compiled.interpreted == 1
 
 
-def test_objects_of_the_users_are_not_kept(monkeypatch) -> None:
+@pytest.mark.parametrize("machine", MACHINES)
+def test_objects_of_the_users_are_not_kept(machine: str, monkeypatch) -> None:
     held = SimpleNamespace(layer=nn.Linear(4, 4))
-    compiled = Compiled(lambda x: held.layer(x), monkeypatch)
+    compiled = Compiled(lambda x: held.layer(x), monkeypatch, MACHINES[machine])
     compiled.call(values())
     compiled.call(values())
     gone = weakref.ref(held.layer)
@@ -167,8 +171,9 @@ def test_objects_of_the_users_are_not_kept(monkeypatch) -> None:
     assert gone() is None
 
 
+@pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", CASES)
-def test_changes_are_noticed_by_facts(name: str, monkeypatch) -> None:
+def test_changes_are_noticed_by_facts(name: str, machine: str, monkeypatch) -> None:
     """Each step is done three times, so that the second and the third may be done by the driver."""
 
     def thrice():
@@ -180,7 +185,8 @@ def test_changes_are_noticed_by_facts(name: str, monkeypatch) -> None:
         return [one.clone() if isinstance(one, torch.Tensor) else one for one in outcomes(thrice, wrap)]
 
     wanted = found_by(lambda function: function)
-    for one, other in zip(found_by(lambda f: Compiled(f, monkeypatch).call), wanted, strict=True):
+    got = found_by(lambda f: Compiled(f, monkeypatch, MACHINES[machine]).call)
+    for one, other in zip(got, wanted, strict=True):
         if isinstance(other, torch.Tensor):
             assert one.dtype == other.dtype
             assert torch.equal(torch.signbit(one), torch.signbit(other))
@@ -189,15 +195,18 @@ def test_changes_are_noticed_by_facts(name: str, monkeypatch) -> None:
             assert one == other
 
 
-def test_random_programs_and_changes() -> None:
-    outcomes = [difference(seed) for seed in range(SEEDS)]
+@pytest.mark.parametrize("machine", MACHINES)
+def test_random_programs_and_changes(machine: str) -> None:
+    outcomes = [difference(seed, MACHINES[machine]) for seed in range(SEEDS)]
     assert not [outcome.told for outcome in outcomes if outcome.told]
     assert sum(outcome.reused for outcome in outcomes) > 200
 
 
 @pytest.mark.slow
-def test_many_random_programs_and_changes() -> None:
-    assert not [told for told in (difference(seed).told for seed in range(SEEDS, 4000)) if told]
+@pytest.mark.parametrize("machine", MACHINES)
+def test_many_random_programs_and_changes(machine: str) -> None:
+    outcomes = (difference(seed, MACHINES[machine]) for seed in range(SEEDS, 4000))
+    assert not [outcome.told for outcome in outcomes if outcome.told]
 
 
 FAULTS = {

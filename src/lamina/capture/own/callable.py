@@ -17,6 +17,7 @@ from lamina.capture.log import CaptureLog
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.own.capturing import CapturingWorld
 from lamina.capture.own.frame import MISSING
+from lamina.capture.own.guards.library import Library
 from lamina.capture.own.machine import Machine
 from lamina.capture.own.recorder import Backend, Recorder, Regions
 from lamina.capture.own.reuse.driver import state_of_torch
@@ -33,21 +34,27 @@ __all__ = ["interpreted_callable", "interprets"]
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
+def _no_machine() -> None:
+    """No guard machine: facts are asked in Python."""
+
+
 def interpreted_callable(
     target: Any,
     *,
     backend_callable: Backend,
     record: Record,
     fullgraph: bool = False,
+    machine: Callable[[], Library | None] = _no_machine,
     attributes: Mapping[str, object] = MappingProxyType({}),
 ) -> Any:
     """``target``, a function, method or module, with the graphs of its torch calls compiled by ``backend_callable``.
 
     A call is interpreted, and what it reads is noted; a later one for which all of that is the same runs the same
     graphs and writes. What comes back has the ``attributes``. With ``fullgraph`` a call raises ``GraphBroken`` where it
-    would end its graph before it returns; what it has done to the program's objects until then stays done.
+    would end its graph before it returns; what it has done to the program's objects until then stays done. ``machine``
+    gives the guard machine that asks facts, if there is one.
     """
-    entry_of = partial(_Entry, backend=backend_callable, record=record, fullgraph=fullgraph)
+    entry_of = partial(_Entry, backend=backend_callable, record=record, fullgraph=fullgraph, machine=machine)
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target
         return transparent(module, lambda original: entry_of(original).call, attributes)
@@ -81,15 +88,21 @@ def interprets(target: Any, dynamic: bool | None, record: Record) -> bool:
 class _Entry:
     """Calls of one target."""
 
-    def __init__(self, target: Any, backend: Backend, record: Record, fullgraph: bool) -> None:
+    def __init__(
+        self, target: Any, backend: Backend, record: Record, fullgraph: bool, machine: Callable[[], Library | None]
+    ) -> None:
         self.target, self.record, self.fullgraph = target, record, fullgraph
         self.regions = Regions(partial(_noted, backend, CaptureLog(record)))
         self.noted: set[str] = set()
         name = getattr(target, "__name__", type(target).__name__)
         self.subject = (str(name),)
-        self.versions = Versions(self.subject, record)
+        self.versions = Versions(self.subject, record, machine)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
+        found = self.versions.quick(args, kwargs)
+        return self._called(args, kwargs) if found is MISSING else found
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not in_ordinary_state():
             self._note("state", Decision("capture", self.subject, False, OTHER_STATE()))
             return self.target(*args, **kwargs)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from types import MemberDescriptorType, MethodType
 from typing import Any
 
 import torch
 
+from lamina.capture.own.frame import MISSING
+from lamina.capture.own.guards.guard import Guard
+from lamina.capture.own.guards.library import Library
 from lamina.capture.own.results import distinct
-from lamina.capture.own.reuse.facts import Fact, constant_key, is_settled
+from lamina.capture.own.reuse.facts import Fact, Place, constant_key, is_settled
 from lamina.capture.own.reuse.trace import DICTS, Trace
 from lamina.capture.own.torch_private import SET_GRAD, autocast_states, is_wrapped, settings
 
 __all__ = ["Driver", "Miss", "share_memory", "state_of_torch"]
 
 _BUILT = (list, tuple, set, dict)
+Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""Gives the result of a call with these arguments, or says that it is not for it."""
 
 
 def state_of_torch() -> tuple[Any, ...]:
@@ -48,40 +54,69 @@ class Unbuildable(Exception):
 class Driver:
     """The program of a trace whose call gave ``result``; raises ``Unbuildable`` if it cannot be written.
 
-    ``source`` is its text; ``run(args, kwargs)`` gives the call's result, or a ``Miss``.
+    ``source`` is its text; ``run(args, kwargs)`` gives the call's result, or a ``Miss``. ``quick(args, kwargs)`` asks
+    the facts by a guard machine where ``library`` is one, and gives ``MISSING`` where that cannot tell that they hold.
     """
 
-    def __init__(self, trace: Trace, result: Any) -> None:
+    def __init__(self, trace: Trace, result: Any, library: Library | None = None) -> None:
         self.facts = trace.facts
+        self._used: dict[int, Place] = {}
         self._trace = trace
         self._built: dict[int, tuple[Any, str]] = {}
         self._making: list[str] = []
         steps = self._steps()
         effects = [self._effect(*self._parts(effect)) for effect in trace.effects]
         returned = self.expression(result)
-        self.source = "\n".join(
-            (
-                "def driver(args, kwargs):",
-                "    try:",
-                *(f"        {line}" for line in self.facts.lines()),
-                "        pass",
-                "    except Exception:",
-                "        return gone",
-                *(f"    {line}" for line in (*steps, *self._making, *effects)),
-                f"    return {returned}",
-                "",
-            )
-        )
+        program = [f"    {line}" for line in (*steps, *self._making, *effects, f"return {returned}", "")]
+        asked = [
+            "    try:", *(f"        {line}" for line in self.facts.lines()), "        pass",
+            "    except Exception:", "        return gone",
+        ]  # fmt: skip
+        self.source = "\n".join(("def driver(args, kwargs):", *asked, *program))
         self._constants = self.facts.objects
-        self.run = self._compiled()
+        self._space = self._names()
+        self.run: Run = self._compiled(self.source, {})
+        self._asked: Run = self._compiled("\n".join(("def driver(args, kwargs):", *asked)), {})
+        self.guard: Guard | None = None
+        self.quick: Run = _cannot_tell
+        if library is not None:
+            with suppress(Exception):  # what is only faster must not keep a call from being done
+                self._have_guard(library, program)
         del self._trace, self._built
+
+    def _have_guard(self, library: Library, program: list[str]) -> None:
+        """Have the facts asked by a machine in ``quick``, where it knows what to do with the places."""
+        fixed = [place for place in self._used.values() if place.how == "object"]
+        found = tuple(place for place in self._used.values() if place.how != "object")
+        guard = self.guard = Guard(library, self.facts, found, lambda fact: self.facts.question(fact, self._space))
+        guard.meet({place.number: value for value, place in self._trace.known.values()})
+        lines = (
+            "def driver(args, kwargs):",
+            "    found = guard.check(args, kwargs)",
+            "    if found is None: return gone",
+            *(f"    {place.variable} = {self.facts.object(place.key)}" for place in fixed),
+            *((f"    ({', '.join(place.variable for place in found)},) = found",) if found else ()),
+            *program,
+        )
+        self.quick = self._compiled("\n".join(lines), {"gone": MISSING, "guard": guard, **self.facts.objects})
+
+    def learn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Tell the machine of a call for which Python has found that all facts hold."""
+        if self.guard is not None and self.quick is not _cannot_tell:
+            self.guard.learn(args, kwargs)
+            if not self.guard.useful:
+                self.quick = _cannot_tell
+
+    def holds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether all facts hold for a call, as Python finds."""
+        return self._asked(args, kwargs) is None
 
     def failing(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fact | None:
         """The first fact that does not hold for a call; None if all do, or if a place is not there."""
         found = self._asked(args, kwargs)
         return found.fact if type(found) is Miss else None
 
-    def _compiled(self) -> Callable[..., Any]:
+    def _names(self) -> dict[str, Any]:
         facts = self.facts.facts
         space: dict[str, Any] = {f"m{number}": Miss(fact) for number, fact in enumerate(facts)}
         space.update(self._constants)
@@ -89,11 +124,12 @@ class Driver:
             gone=Miss(None), state=state_of_torch, is_wrapped=is_wrapped, share_memory=share_memory,
             constant_key=constant_key, new=object.__new__, bound=MethodType, within=_within, distinct=distinct,
         )  # fmt: skip
-        exec(compile(self.source, "<driver of a call>", "exec"), space)
-        checks = self.source.split("    except Exception:")[0] + "    except Exception:\n        return gone\n"
-        exec(compile(checks.replace("def driver", "def asked"), "<facts of a call>", "exec"), space)
-        self._asked: Callable[..., Any] = space["asked"]
-        run: Callable[..., Any] = space["driver"]
+        return space
+
+    def _compiled(self, source: str, names: dict[str, Any]) -> Run:
+        space = {**self._space, **names}
+        exec(compile(source, "<driver of a call>", "exec"), space)
+        run: Run = space["driver"]
         return run
 
     def _steps(self) -> list[str]:
@@ -112,8 +148,11 @@ class Driver:
                 called = f"within({run.grad}, {function}, ({given}{',' if given else ''}))"
             if run.aliased:
                 called = f"distinct({called}, ({given}{',' if given else ''}))"
-            left = f"{', '.join((*results, '*_'))} = " if results else ""
-            found.append(f"{left}{called}")
+            if len(results) == 1:
+                found.append(f"{results[0]} = {called}[0]")
+            else:
+                left = f"{', '.join((*results, '*_'))} = " if results else ""
+                found.append(f"{left}{called}")
         if found and again:
             return ["try:", *(f"    {line}" for line in found), "except Exception:", "    return gone"]
         return found
@@ -136,6 +175,7 @@ class Driver:
             return found[1]
         place = trace.place_of(value)
         if place is not None:
+            self._used[place.number] = place
             return place.variable
         self._built[id(value)] = value, ""
         made = self._made(value)
@@ -181,6 +221,10 @@ class Driver:
         space = self._container(dict(vars(value)))
         self._making.append(f"{name}.__dict__.update({space})")
         return name
+
+
+def _cannot_tell(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return MISSING
 
 
 def _within(grad: bool, run: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> Any:

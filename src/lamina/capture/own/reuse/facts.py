@@ -188,6 +188,13 @@ class Facts:
             number += 1
         return found
 
+    def question(self, fact: Fact, space: dict[str, Any]) -> Callable[..., bool]:
+        """A function that tells of the values at a fact's places whether it is broken; it uses names of ``space``."""
+        names = [f"q{number}" for number in range(len(fact.places))]
+        broken = _CONDITIONS[fact.kind](self, names, fact.value)
+        asked: Callable[..., bool] = eval(f"lambda {', '.join(names)}: bool({broken})", {**space, **self.objects})
+        return asked
+
     def _read(self, place: Place) -> str:
         if place.how == "argument":
             return f"args[{place.key}]"

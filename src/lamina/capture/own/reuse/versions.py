@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lamina.base.decision import Decision
 from lamina.capture.own.frame import MISSING
+from lamina.capture.own.guards.library import Library
 from lamina.capture.own.reuse.differences import reason_of
 from lamina.capture.own.reuse.driver import Driver, Miss, Unbuildable, state_of_torch
 from lamina.capture.own.reuse.facts import Fact
@@ -29,28 +31,45 @@ class Versions:
     ``wanted`` tells whether a call that none of them is for is to be traced.
     """
 
-    def __init__(self, subject: tuple[str, ...], record: Record) -> None:
-        self.subject, self.record = subject, record
+    def __init__(
+        self, subject: tuple[str, ...], record: Record, machine: Callable[[], Library | None] = lambda: None
+    ) -> None:
+        self.subject, self.record, self.machine = subject, record, machine
         self.drivers: list[Driver] = []
         self.uses = self.ended = self.unused = 0
         self.wanted = True
         self._missed: tuple[Fact | None, tuple[Any, ...], dict[str, Any]] | None = None
         self._noted: set[str] = set()
 
+    def quick(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call gives if the guard machine can tell which driver is for it, else ``MISSING``."""
+        for place, driver in enumerate(self.drivers):
+            found = driver.quick(args, kwargs)
+            if found is not MISSING:
+                self.has_used(place, driver)
+                return found
+        return MISSING
+
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a call gives, or ``MISSING`` if it is to be interpreted."""
+        """What a call in the ordinary state gives, or ``MISSING`` if it is to be interpreted."""
         self._missed = None
         for place, driver in enumerate(self.drivers):
+            if driver.guard is not None and driver.guard.useful and driver.holds(args, kwargs):
+                driver.learn(args, kwargs)
             found = driver.run(args, kwargs)
             if type(found) is not Miss:
-                self.uses += 1
-                self.unused = 0
-                if place:
-                    self.drivers = [driver, *(other for other in self.drivers if other is not driver)]
+                self.has_used(place, driver)
                 return found
             if not place:
                 self._missed = found.fact, args, kwargs
         return MISSING
+
+    def has_used(self, place: int, driver: Driver) -> None:
+        """A driver, the one at ``place``, has done a call."""
+        self.uses += 1
+        self.unused = 0
+        if place:
+            self.drivers = [driver, *(other for other in self.drivers if other is not driver)]
 
     def add(self, trace: Trace, result: Any) -> None:
         """Make a version of a call that was traced."""
@@ -58,7 +77,7 @@ class Versions:
         trace.finish(state_of_torch())
         if trace.ended is None:
             try:
-                driver = Driver(trace, result)
+                driver = Driver(trace, result, self.machine())
             except Unbuildable as why:
                 trace.end(f"the call makes {why}, which is kept or returned")
         if trace.ended is not None:
