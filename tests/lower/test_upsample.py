@@ -169,3 +169,41 @@ def test_infinities_where_a_dimension_keeps_its_size(size: tuple[int, int]) -> N
     x[0, 0, 3, 4] = float("inf")
     for one in (x, x.to(memory_format=torch.channels_last)):
         check(lambda x: F.interpolate(x, size, mode="bilinear"), one)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("rank", "shape", "size"),
+    [
+        (1, [2, 3, 7], [14]),
+        (1, [2, 3, 7], [28]),
+        (2, [2, 3, 5, 20], [10, 40]),
+        (2, [2, 3, 5, 20], [5, 40]),
+        (2, [2, 3, 2, 2], [4, 4]),
+    ],
+)
+def test_gradients_of_rows_twice_or_four_times_as_long_are_nests(
+    rank: int, shape: list[int], size: list[int], dtype: torch.dtype
+) -> None:
+    """Infinities too: some weights of eager's are zero."""
+    backward = aten.upsample_linear1d_backward if rank == 1 else aten.upsample_bilinear2d_backward
+    gradient = torch.randn(*shape[:2], *size, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+    def resized(g: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = backward(g, size, shape, False)
+        return found
+
+    check(resized, gradient)
+    for place in (0, 1, 2, -1):
+        for dim in range(-rank, 0):
+            odd = gradient.clone()
+            odd.select(dim, place).select(0, 0).fill_(float("inf"))
+            check(resized, odd)
+
+
+def test_gradients_in_many_results_are_left_to_the_library() -> None:
+    found = outcome(
+        lambda g: aten.upsample_bilinear2d_backward(g, [40, 44], [2, 3, 10, 11], False), [torch.randn(2, 3, 40, 44)]
+    )
+    assert not found.complaints
+    assert [op for op, _ in found.library] == ["aten.upsample_bilinear2d_backward.default"]

@@ -34,6 +34,7 @@ from lamina.lower import (
     strided,
     topk,
     upsample,
+    upsample_gradients,
     views,
 )
 
@@ -46,6 +47,6 @@ LOADED = (
     *(activations, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
     *(batch_norm, foreach, losses, matrix_vector, max_pooling, mean_pooling, nll_loss, norms, row_digest),
     *(arrangement, asserts, concat, convolution, cross, indexing, padding, scan, scatter, selections, strided, topk),
-    *(upsample, views),
+    *(upsample, upsample_gradients, views),
 )
 """The rule files."""

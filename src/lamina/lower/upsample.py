@@ -25,7 +25,7 @@ from lamina.lower.positions import shape_of
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
 
-__all__: list[str] = []
+__all__ = ["Resize", "is_innermost", "resizes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,8 @@ def _cubic(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str) 
     return [(b.loaded(p, as_expr(source)), w) for p, w in zip(places, weights, strict=True)]
 
 
-def _sizes(source: Sequence[Expr], result: Sequence[Expr], scales: Sequence[float | None]) -> list[Resize]:
+def resizes(source: Sequence[Expr], result: Sequence[Expr], scales: Sequence[float | None]) -> list[Resize]:
+    """How each dimension is resized; ``scales`` has the factors of the first ones, where they were given."""
     given = [*scales, *([None] * (len(source) - len(scales)))]
     return [Resize(_known(n), _known(m), s) for n, m, s in zip(source, result, given, strict=True)]
 
@@ -179,7 +180,7 @@ def _shares(
     return [_linear(b, at, size, corners, dtype, gpu) for at, size in along]
 
 
-def _is_innermost(node: Node) -> bool:
+def is_innermost(node: Node) -> bool:
     """Whether results that are next to each other in memory differ in the last dimension's place."""
     value: torch.Tensor = node.meta["val"]
     return value.stride(-1) == 1 or value.shape[1] == 1
@@ -207,8 +208,8 @@ def _resampled(
     out = low.result(node)
     low.plain(x.dtype)
     kin = opmath(x.dtype) if corners is not None else x.dtype
-    sizes = _sizes(x.shape[-rank:], out.shape[-rank:], scales)
-    if not low.on_gpu(x) and _is_innermost(node) and not _is_even(sizes[-1], corners, exact):
+    sizes = resizes(x.shape[-rank:], out.shape[-rank:], scales)
+    if not low.on_gpu(x) and is_innermost(node) and not _is_even(sizes[-1], corners, exact):
         if corners is False and DTYPES[x.dtype].is_float and sizes[-1].enlarges(kin):
             return _enlarged(low, node, x, out, sizes)
         raise Decline(
@@ -271,7 +272,7 @@ def _cubic_resampled(
     if low.buffers[x.buffer].device == "cpu" or not DTYPES[x.dtype].is_float:
         raise Decline("sixteen weighted elements for each result; ATen's kernel for CPUs is vectorised")
     kin = opmath(x.dtype)
-    sizes = _sizes(x.shape[-2:], out.shape[-2:], scales)
+    sizes = resizes(x.shape[-2:], out.shape[-2:], scales)
     b = low.nest(node, out.shape)
     if all(n.source == n.result for n in sizes):
         b.store(out, b.load(x, b.axes))
@@ -300,7 +301,7 @@ def _nearest_backward(
     """Each source element sums the gradients of the results it was repeated in."""
     low.plain(grad.dtype)
     shape = shape_of(node)
-    sizes = _sizes(shape[-rank:], grad.shape[-rank:], scales)
+    sizes = resizes(shape[-rank:], grad.shape[-rank:], scales)
     if _repeats(sizes, exact):
         return _summed_blocks(low, node, low.result(node), grad, [n.result // n.source for n in sizes])
     taken = [n.taken(exact) for n in sizes]

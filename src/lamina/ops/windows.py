@@ -31,7 +31,7 @@ ROWS: tuple[Row, ...] = (
         avg_pool3d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward upsample_nearest1d_backward
         _upsample_nearest_exact1d_backward upsample_nearest2d_backward _upsample_nearest_exact2d_backward
         upsample_nearest3d_backward _upsample_nearest_exact3d_backward upsample_linear1d upsample_bilinear2d
-        upsample_trilinear3d upsample_bicubic2d
+        upsample_trilinear3d upsample_bicubic2d upsample_linear1d_backward upsample_bilinear2d_backward
         """,
     ),
     *rows(
@@ -41,7 +41,7 @@ ROWS: tuple[Row, ...] = (
     ),
     *rows(
         WINDOW,
-        "upsample_linear1d_backward upsample_bilinear2d_backward upsample_trilinear3d_backward",
+        "upsample_trilinear3d_backward",
         reason="each element adds to several others with weights; ATen's kernel is parallel and took 0.76 of the time",
     ),
     *rows(
