@@ -27,8 +27,10 @@ from torch.fx.node import has_side_effect
 from lamina.base.collector import hold_collector, release_collector
 from lamina.base.user_frames import shortened
 from lamina.capture.arrays.torch_private import break_at_arrays
+from lamina.capture.cached_functions.torch_private import keep_cached_results
 from lamina.capture.comparisons.torch_private import break_at_comparisons
 from lamina.capture.guards.torch_private import invalidate_isolated
+from lamina.capture.metaclasses.torch_private import break_at_metaclasses
 from lamina.capture.missing_attributes.torch_private import note_missing_attributes
 from lamina.capture.python_numbers.torch_private import correct_numbers
 from lamina.capture.torch_functions.torch_private import correct_functions
@@ -184,6 +186,8 @@ break_at_arrays()
 break_at_comparisons()
 correct_numbers()
 correct_functions()
+break_at_metaclasses()
+keep_cached_results()
 invalidate_isolated()
 note_missing_attributes()
 

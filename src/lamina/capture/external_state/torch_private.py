@@ -24,6 +24,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn.modules import module as modules
 
 from lamina.capture.external_state import reads
+from lamina.capture.external_state.special_methods import classes_of_modules, special_methods
 from lamina.capture.guards.torch_private import add_check, add_check_of_call, expression, reader
 from lamina.capture.missing_attributes.torch_private import missing_attribute_guards
 
@@ -156,8 +157,8 @@ def _surroundings(
     """What makes the one guard on all that can be asked without the inputs; None if there is nothing to ask.
 
     Methods found on classes and their code; names that are not there and hide others when they come: globals that hide
-    builtins, attributes that hide those of a base; modules imported by name; classes registered as subclasses; methods
-    of tensors.
+    builtins, attributes that hide those of a base; methods that Python asks classes for; classes of modules; modules
+    imported by name; classes registered as subclasses; methods of tensors.
     """
     values = [value_of(v) for v in variables]
     codes = reads.users_own(traced)
@@ -170,12 +171,15 @@ def _surroundings(
     methods = _methods(own, traced)
     read = [v for v in values if isinstance(v, type)]
     read += [kind for v in variables if isinstance(kind := vars(v).get("class_type"), type)]
+    held = [kind for v in variables if isinstance(kind := vars(v).get("user_cls"), type)]
     asked = [kind for kind in dict.fromkeys(read) if kind.__module__.split(".")[0] not in _KNOWN]
     checks = {
         "methods of " + ", ".join(sorted({kind.__qualname__ for kind, *_ in methods})): (
             functools.partial(_unchanged, methods) if methods else None
         ),
         "globals that hide builtins": reads.absent_names((code, scopes[code]) for code in codes if code in scopes),
+        "special methods": special_methods(dict.fromkeys([*own, *asked, *held])),
+        "classes of modules": classes_of_modules(values),
         "attributes that hide others": reads.shadowing_attributes(own, names),
         "attributes of classes": None if _CLASSES_ARE_GUARDED else reads.constant_attributes(asked, names),
         "imported modules": reads.imported_modules(codes),

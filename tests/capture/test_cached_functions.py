@@ -1,0 +1,146 @@
+"""Functions behind ``functools.cache``: run once for equal arguments, as in eager."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import lamina
+
+X = torch.arange(1.0, 4.0)
+Program = tuple[Callable[[torch.Tensor], Any], Callable[[], Any], Callable[[], Any]]
+"""A function, what it has left behind, and a change."""
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def nothing() -> None:
+    pass
+
+
+def side_effects() -> Program:
+    ran: list[int] = []
+
+    @functools.lru_cache(None)
+    def double(k: int) -> int:
+        ran.append(k)
+        return k * 2
+
+    return lambda x: x * double(3) + double(k=4), lambda: list(ran), double.cache_clear
+
+
+def random_numbers() -> Program:
+    noise = functools.cache(lambda: torch.rand(3))
+    return lambda x: x + noise(), nothing, noise.cache_clear
+
+
+def state() -> Program:
+    held = [1]
+    scaled = functools.cache(lambda k: held[0] * k)
+    return lambda x: x * scaled(3), nothing, lambda: held.__setitem__(0, 7)
+
+
+def state_that_is_written_before() -> Program:
+    held = [1]
+    scaled = functools.cache(lambda k: held[0] * k)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        held[0] = 5
+        return x * scaled(3)
+
+    return function, lambda: scaled(3), scaled.cache_clear
+
+
+def tensor_that_is_written_before() -> Program:
+    held = torch.ones(3)
+    scaled = functools.cache(lambda k: held * k)
+
+    def function(x: torch.Tensor) -> Any:
+        held.add_(1)
+        return x * scaled(3)
+
+    return function, lambda: scaled(3), scaled.cache_clear
+
+
+def numbers_drawn_before() -> Program:
+    noise = functools.cache(lambda: torch.rand(3))
+    return lambda x: torch.rand(3) + noise() + x, nothing, noise.cache_clear
+
+
+def result_that_is_written() -> Program:
+    ones = functools.cache(lambda k: torch.ones(3) * k)
+    return lambda x: x * ones(2).add_(1), lambda: ones(2), ones.cache_clear
+
+
+def result_itself() -> Program:
+    ones = functools.cache(lambda k: torch.ones(3) * k)
+    return lambda x: ones(2), nothing, ones.cache_clear
+
+
+def method() -> Program:
+    class Counter:
+        calls = 0
+
+        @functools.lru_cache  # noqa: B019
+        def scaled(self, k: int) -> int:
+            self.calls += 1
+            return self.calls * k
+
+    counter = Counter()
+    return lambda x: x * counter.scaled(3), lambda: counter.calls, Counter.scaled.cache_clear
+
+
+def counts() -> Program:
+    double = functools.cache(lambda k: k * 2)
+    return lambda x: x * double(3) + double.cache_info().hits, nothing, double.cache_clear
+
+
+def list_that_is_kept() -> Program:
+    numbers = functools.cache(lambda: [1])
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        numbers().append(2)
+        return x * len(numbers())
+
+    return function, numbers, numbers.cache_clear
+
+
+PROGRAMS = (side_effects, random_numbers, state, state_that_is_written_before, tensor_that_is_written_before)
+PROGRAMS += (numbers_drawn_before, result_that_is_written, result_itself, method, counts, list_that_is_kept)
+
+
+def outcome(make: Callable[[], Program], entry: Callable[[Any], Any]) -> list[Any]:
+    torch.manual_seed(0)
+    function, left, change = make()
+    called, found = entry(function), []
+    for at in range(5):
+        if at == 3:
+            change()
+        found += [called(X).clone(), left()]
+    return [*found, torch.rand(1)]
+
+
+@pytest.mark.filterwarnings("ignore:lamina", "ignore:Dynamo detected")
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_a_function_with_a_cache_is_as_in_eager(make: Callable[[], Program]) -> None:
+    expected = outcome(make, lambda f: f)
+    found = outcome(make, lambda f: lamina.compile(f, backend="eager"))
+    for one, other in zip(expected, found, strict=True):
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+def test_a_result_of_constants_is_in_one_graph() -> None:
+    mask = functools.cache(lambda n, dtype: torch.ones(n, dtype=dtype).tril())
+    compiled = lamina.compile(lambda x: x @ mask((3, 3), torch.float32), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(X), X @ mask((3, 3), torch.float32))
+    compiled(X)
+    assert mask.cache_info().misses == 1
