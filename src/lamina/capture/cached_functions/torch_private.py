@@ -113,10 +113,35 @@ def _is_pure(node: torch.fx.Node) -> bool:
 
 _WRITING = frozenset({"setitem", "__setitem__", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow"})
 _DRAWING = frozenset(
-    "rand randn randint randperm rand_like randn_like randint_like normal bernoulli multinomial poisson binomial "
-    "dropout alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d rrelu gumbel_softmax print "
-    "fractional_max_pool2d fractional_max_pool3d scaled_dot_product_attention multi_head_attention_forward "
-    "manual_seed seed".split()
+    [
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "normal",
+        "bernoulli",
+        "multinomial",
+        "poisson",
+        "binomial",
+        "dropout",
+        "alpha_dropout",
+        "feature_alpha_dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "rrelu",
+        "gumbel_softmax",
+        "print",
+        "fractional_max_pool2d",
+        "fractional_max_pool3d",
+        "scaled_dot_product_attention",
+        "multi_head_attention_forward",
+        "manual_seed",
+        "seed",
+    ]
 )
 
 

@@ -24,7 +24,8 @@ def special_methods(kinds: Iterable[type]) -> Check | None:
     """
     found: dict[type, None] = {}
     for kind in kinds:
-        for base in kind.__mro__ + type(kind).__mro__:
+        meta: type = type(kind)
+        for base in kind.__mro__ + meta.__mro__:
             if base.__flags__ & _MADE_BY_PYTHON and base.__module__.split(".")[0] != "torch":
                 found[base] = None
     if not found:
