@@ -108,41 +108,17 @@ def _is_pure(node: torch.fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if node.op == "call_module" or "out" in node.kwargs or not isinstance(name, str):
         return False
-    return not (name.strip("_") in _DRAWING or (name.endswith("_") and not name.endswith("__")) or name in _WRITING)
+    return not (name.strip("_") in _DRAWS or (name.endswith("_") and not name.endswith("__")) or name in _WRITING)
 
 
 _WRITING = frozenset({"setitem", "__setitem__", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow"})
-_DRAWING = frozenset(
-    [
-        "rand",
-        "randn",
-        "randint",
-        "randperm",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "normal",
-        "bernoulli",
-        "multinomial",
-        "poisson",
-        "binomial",
-        "dropout",
-        "alpha_dropout",
-        "feature_alpha_dropout",
-        "dropout1d",
-        "dropout2d",
-        "dropout3d",
-        "rrelu",
-        "gumbel_softmax",
-        "print",
-        "fractional_max_pool2d",
-        "fractional_max_pool3d",
-        "scaled_dot_product_attention",
-        "multi_head_attention_forward",
-        "manual_seed",
-        "seed",
-    ]
+_DRAWS = (
+    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli"),
+    *("multinomial", "poisson", "binomial", "dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d"),
+    *("dropout2d", "dropout3d", "rrelu", "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d"),
+    *("scaled_dot_product_attention", "multi_head_attention_forward", "manual_seed", "seed", "print"),
 )
+"""Functions that draw random numbers, may do so or set their state; what prints keeps its place as well."""
 
 
 def _break_at_cached(variable: Any, why: str) -> NoReturn:
