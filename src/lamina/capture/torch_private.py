@@ -29,12 +29,14 @@ from lamina.base.user_frames import shortened
 from lamina.capture.arrays.torch_private import break_at_arrays
 from lamina.capture.cached_functions.torch_private import keep_cached_results
 from lamina.capture.comparisons.torch_private import break_at_comparisons
+from lamina.capture.frame_hook.torch_private import take_off_lost_hook
 from lamina.capture.guards.torch_private import invalidate_isolated
 from lamina.capture.metaclasses.torch_private import break_at_metaclasses
 from lamina.capture.missing_attributes.torch_private import note_missing_attributes
 from lamina.capture.python_numbers.torch_private import correct_numbers
 from lamina.capture.torch_functions.torch_private import correct_functions
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina, correct_traces
+from lamina.errors import LaminaError
 
 __all__ = [
     "guard_empty_hooks",
@@ -75,9 +77,14 @@ def _passed_through(kind: type[Exception]) -> type[Exception]:
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
-        "remove_dynamo_frames": shortened,  # what torch's wrapper and ours ask of such an error
+        "remove_dynamo_frames": _shortened,  # what torch's wrapper asks of such an error
     }
     return type(kind.__name__, (kind, ShortenTraceback), names)
+
+
+def _shortened(error: Any) -> LaminaError:
+    take_off_lost_hook()
+    return shortened(error)
 
 
 def leave_to_python(why: str) -> SkipFrame:

@@ -30,9 +30,12 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _config_module
 
 from lamina.base.modes import autocast_kept
+from lamina.base.user_frames import shortened
 from lamina.capture.events.torch_private import refused_recompile
+from lamina.capture.frame_hook.torch_private import take_off_hook
 from lamina.capture.frames.torch_private import SKIPPED, callback_within
 from lamina.capture.log import CaptureLog
+from lamina.errors import LaminaError
 
 __all__ = ["improve_entry"]
 
@@ -196,7 +199,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
             or (fullgraph and is_strict() not in (_UNSET, False))
         ):
             return other_way(*args, **kwargs)
-        counts, left, autocast = False, None, within_autocast()
+        counts, left, autocast, ended = False, None, within_autocast(), True
         GenerationTracker.generation += 1
         unsafe, depth = set_unsafe(False), depth_of_transforms()
         if set_isolation is not None:
@@ -208,20 +211,21 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
             was_strict = set_strict(_NOT_STRICT)
             if set_count is not None and set_count(0) < 0:
                 counts, reasons.skip_reasons = True, []
-        prior = set_callback(callback)
+        prior = set_callback(None)  # one callback that takes the place of another counts as one more (2.13)
+        set_callback(callback)
         try:
             result = function(*args, **kwargs)
             if counts and set_count(-1) == 0:
-                set_callback(None)
+                ended = set_callback(None)
                 _nothing_compiled(fails_uncompiled)
             if callback.unsettled:
-                set_callback(None)
+                ended = set_callback(None)
                 callback.finished()
             if within_autocast() != autocast:  # is a dispatch key, and the function's own to leave switched
                 left = autocast_kept()
             return result
         except (Unsupported, UncapturedHigherOrderOpError, UserError) as error:
-            set_callback(None)
+            ended = set_callback(None)
             if config.verbose:
                 raise
             cause = error.__cause__
@@ -229,10 +233,12 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
                 cause = cause.with_traceback(None).__cause__
             raise error.with_traceback(None) from error.__cause__
         except ShortenTraceback as error:
-            set_callback(None)
-            raise error.remove_dynamo_frames() from None
+            ended = set_callback(None)
+            raise (shortened(error) if isinstance(error, LaminaError) else error.remove_dynamo_frames()) from None
         finally:
-            set_callback(None)
+            running = set_callback(None) if ended is True else ended
+            if running is None:  # an error in the callback has taken it away
+                take_off_hook()
             if fullgraph:
                 set_strict(was_strict)
                 if counts:

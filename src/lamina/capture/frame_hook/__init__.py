@@ -1,0 +1,1 @@
+"""The hook through which Dynamo sees each frame that Python runs."""
