@@ -25,6 +25,7 @@ from torch.autograd import forward_ad
 from torch.fx.node import has_side_effect
 
 from lamina.base.collector import hold_collector, release_collector
+from lamina.base.fx.torch_private import write_powers
 from lamina.base.user_frames import shortened
 from lamina.capture.arrays.torch_private import break_at_arrays
 from lamina.capture.cached_functions.torch_private import keep_cached_results
@@ -186,6 +187,7 @@ def _keep_scaled_additions() -> None:
     handlers[torch.addcdiv] = keeping(handlers[torch.addcdiv])
 
 
+write_powers()
 _keep_signs_of_zeros()
 _keep_scaled_additions()
 correct_traces()

@@ -9,10 +9,11 @@ import torch
 import torch.utils._pytree as pytree
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule
+from torch.fx import graph as code_of_graphs
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
-__all__ = ["DEVICE_OF", "DispatchMode", "autograd_decomposes", "flatten", "graph_module", "unflatten"]
+__all__ = ["DEVICE_OF", "DispatchMode", "autograd_decomposes", "flatten", "graph_module", "unflatten", "write_powers"]
 
 DEVICE_OF = torch.ops.prim.device.default
 """How a dispatch mode sees the question for a fake tensor's device: not an operation of a graph."""
@@ -53,3 +54,16 @@ def flatten(value: Any) -> tuple[list[Any], Any]:
 def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
     """The inverse of ``flatten``."""
     return leaves[0] if spec.is_leaf() else pytree.tree_unflatten(list(leaves), spec)
+
+
+class _Power(str):
+    """How a power is written: with a negative base in parentheses, since ``-2 ** x`` is ``-(2 ** x)``."""
+
+    def format(self, base: str, exponent: str) -> str:  # type: ignore[override]
+        return f"({base}) ** {exponent}" if base.startswith("-") else f"{base} ** {exponent}"
+
+
+def write_powers() -> None:
+    """Let the Python code of graphs have powers of negative numbers, which torch writes without parentheses."""
+    powers: dict[str, str] = code_of_graphs.magic_methods
+    powers["pow"] = _Power("{} ** {}")

@@ -15,8 +15,12 @@ from typing import Any
 
 import torch
 from torch._dynamo import config
+from torch._dynamo.exc import unimplemented
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.builder import VariableBuilder
+from torch._dynamo.variables.builtin import BuiltinVariable
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.lists import RangeVariable
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.sym_node import SymNode
 from torch.utils._sympy.symbol import SymT, symbol_is_type
@@ -34,6 +38,7 @@ def correct_numbers() -> None:
     _keep_rounding()
     _guard_domains()
     _guard_cancellation()
+    _keep_ranges()
 
 
 def _traces() -> bool:
@@ -105,6 +110,44 @@ def _constant(node: Any) -> Any:
     if node.pytype is int:
         return node.wrap_int(node.guard_int(__file__, 0))
     return node.wrap_float(node.guard_float(__file__, 0))
+
+
+def _keep_ranges() -> None:
+    """Break at a range whose step is 0, which Python refuses, and let ``k in range(n)`` be a truth value (2.13: 0, 1).
+
+    Dynamo asks for the step where something uses the range.
+    """
+    make_any: Any = BuiltinVariable.call_range
+
+    @functools.wraps(make_any)
+    def make(self: Any, tx: Any, *args: Any) -> Any:
+        found = make_any(self, tx, *args)
+        if found is not None and compiles_for_lamina(tx.output) and _is_zero(found.items[2]):
+            unimplemented(
+                gb_type="range with a step of 0",
+                context="range",
+                explanation="Python refuses a range whose step is 0",
+                hints=["Use another step"],
+            )
+        return found
+
+    BuiltinVariable.call_range = make  # type: ignore[method-assign]
+    contains_any: Any = vars(RangeVariable).get("sq_contains")
+    if contains_any is None:  # a release that compares the items
+        return
+
+    @functools.wraps(contains_any)
+    def contains(self: Any, tx: Any, item: Any) -> Any:
+        found = contains_any(self, tx, item)
+        if compiles_for_lamina(tx.output) and found.is_python_constant():
+            return ConstantVariable.create(bool(found.as_python_constant()))
+        return found
+
+    RangeVariable.sq_contains = contains  # type: ignore[method-assign]
+
+
+def _is_zero(variable: Any) -> bool:
+    return bool(variable.is_python_constant() and variable.as_python_constant() == 0)
 
 
 def _keep_rounding() -> None:

@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables.constant import ConstantVariable
-from torch._dynamo.variables.tensor import NumpyNdarrayVariable
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.lists import BaseListVariable
+from torch._dynamo.variables.tensor import NumpyNdarrayVariable, SymNodeVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
@@ -23,6 +25,7 @@ def correct_functions() -> None:
     """Replace Dynamo's handlers of them, once, for traces of Lamina's."""
     _give_inputs_of_dropouts()
     _fill_with_dtypes_of_tensors()
+    _break_at_numbers_out_of_range()
 
 
 def _give_inputs_of_dropouts() -> None:
@@ -86,3 +89,47 @@ def _of_numbers(dtype: torch.dtype) -> torch.dtype:
         default = torch.get_default_dtype()
         return default if dtype.is_floating_point else torch.promote_types(default, torch.complex32)
     return torch.bool if dtype == torch.bool else torch.int64
+
+
+def _break_at_numbers_out_of_range() -> None:
+    """Break where a number that may vary does not fit the integers that a tensor is made of: eager refuses it."""
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+
+    def checking(make_any: Any) -> Callable[..., Any]:
+        @functools.wraps(make_any or torch.tensor)
+        def make(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            dtype, numbers = kwargs.get("dtype"), _varying(args[:1] or kwargs.get("data"))
+            if numbers and dtype is not None and dtype.is_python_constant() and compiles_for_lamina(tx.output):
+                for number in numbers:
+                    _check_range(number, dtype.as_python_constant())
+            return None if make_any is None else make_any(self, tx, *args, **kwargs)
+
+        return make
+
+    for function in (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor):
+        handlers[function] = checking(handlers.get(function))
+
+
+def _varying(data: Any) -> list[Any]:
+    """Numbers that may vary in what a tensor is made of: a number, or lists and tuples of numbers."""
+    if isinstance(data, (list, tuple)):
+        return [number for item in data for number in _varying(item)]
+    found = data.realize() if issubclass(type(data), LazyVariableTracker) else data
+    if issubclass(type(found), SymNodeVariable):
+        return [found]
+    return _varying(vars(found).get("items", ())) if issubclass(type(found), BaseListVariable) else []
+
+
+def _check_range(number: Any, dtype: Any) -> None:
+    """Guard on a number to be within ``dtype``, or break."""
+    if not isinstance(dtype, torch.dtype) or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        return
+    limits, value = torch.iinfo(dtype), number.sym_num
+    if value >= (limits.min or -limits.max) and value <= limits.max:
+        return
+    unimplemented(
+        gb_type="a number out of the range of a tensor's integers",
+        context=f"{dtype}",
+        explanation=f"A number does not fit {dtype}, which eager refuses",
+        hints=["Use a wider dtype"],
+    )
