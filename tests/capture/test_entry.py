@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import lamina
 from lamina.capture.dynamo import compile_callable
+from lamina.capture.entry.torch_private import _traced_by_this_thread
 
 KEYWORDS = inspect.signature(torch.compile).parameters
 X = torch.arange(6.0).reshape(2, 3)
@@ -687,6 +688,23 @@ def test_threads() -> None:
         thread.join()
     assert not errors
     assert backend.graphs == 11
+
+
+def test_a_compilation_of_another_thread_begins_while_one_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag of FX is read while the lock is held: that of the next compilation is not taken for this thread's."""
+    flag = torch.fx._symbolic_trace
+
+    class Lock:
+        def acquire(self, blocking: bool = True) -> bool:
+            flag._is_fx_tracing_flag = False  # the compilation that went on has ended
+            return True
+
+        def release(self) -> None:
+            flag._is_fx_tracing_flag = True  # and another one begins
+
+    monkeypatch.setattr(flag, "_is_fx_tracing_flag", True)
+    monkeypatch.setattr("lamina.capture.entry.torch_private.compile_lock", Lock())
+    assert not _traced_by_this_thread()
 
 
 @pytest.mark.parametrize("asked", [False, True])

@@ -107,9 +107,11 @@ def _traced_by_this_thread() -> bool:
         return False
     if not compile_lock.acquire(blocking=False):
         return False
-    compile_lock.release()
-    # Nobody else compiles now; the flag may have been that of a compilation that just ended.
-    return bool(_symbolic_trace.is_fx_symbolic_tracing())
+    try:
+        # Nobody else compiles now; the flag may have been that of a compilation that just ended.
+        return bool(_symbolic_trace.is_fx_symbolic_tracing())
+    finally:
+        compile_lock.release()
 
 
 _READ_VARIABLES = frozenset({"callback", "fn", "is_fx_symbolic_tracing", "is_jit_tracing", "self"})
