@@ -230,16 +230,12 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
             ended = set_callback(None)
             if config.verbose:
                 raise
-            cause = error.__cause__
-            while cause is not None:
-                cause = cause.with_traceback(None).__cause__
-            raise error.with_traceback(None) from error.__cause__
+            raise error.with_traceback(None) from _without_traceback(error.__cause__)
         except ShortenTraceback as error:
             ended = set_callback(None)
             raise (shortened(error) if isinstance(error, LaminaError) else error.remove_dynamo_frames()) from None
         finally:
-            running = set_callback(None) if ended is True else ended
-            if running is None:  # an error in the callback has taken it away
+            if (set_callback(None) if ended is True else ended) is None:  # an error in the callback has taken it away
                 take_off_hook()
             if fullgraph:
                 set_strict(was_strict)
@@ -264,6 +260,14 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
     functools.update_wrapper(entry, wrapper)
     vars(entry).update(vars(wrapper), _torchdynamo_wrapper_id=id(entry))
     return entry
+
+
+def _without_traceback(error: BaseException | None) -> BaseException | None:
+    """``error``, it and what caused it without their tracebacks."""
+    cause = error
+    while cause is not None:
+        cause = cause.with_traceback(None).__cause__
+    return error
 
 
 def _with_our_errors(wrapper: Any) -> Any:
