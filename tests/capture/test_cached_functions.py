@@ -114,7 +114,26 @@ def list_that_is_kept() -> Program:
     return function, numbers, numbers.cache_clear
 
 
-PROGRAMS = (side_effects, random_numbers, state, state_that_is_written_before, tensor_that_is_written_before)
+def mode_that_it_runs_in() -> Program:
+    weight = torch.nn.Parameter(torch.ones(3))
+    scaled = functools.cache(lambda: weight * 2)
+
+    def function(x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            factor = scaled()
+        return x * factor
+
+    return function, lambda: scaled().requires_grad, scaled.cache_clear
+
+
+PROGRAMS = (
+    mode_that_it_runs_in,
+    side_effects,
+    random_numbers,
+    state,
+    state_that_is_written_before,
+    tensor_that_is_written_before,
+)
 PROGRAMS += (numbers_drawn_before, result_that_is_written, result_itself, method, counts, list_that_is_kept)
 
 

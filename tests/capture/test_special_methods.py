@@ -127,6 +127,11 @@ def test_a_module_is_given_a_class() -> None:
     assert not differ(lambda x: x * module.factor, lambda: setattr(module, "__class__", Computed))
 
 
+def test_a_module_of_torch_is_given_another_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.ReLU())
+    assert not differ(module, lambda: monkeypatch.setattr(torch.nn.Tanh, "forward", lambda self, x: x * 2))
+
+
 def test_other_attributes_of_a_class_may_come() -> None:
     value = held(object)
     compiled = lamina.compile(lambda x: x * value.a, backend="eager")

@@ -36,7 +36,7 @@ def keep_cached_results() -> None:
         if not _is_cached(self) or not compiles_for_lamina(tx.output):
             return call_any(self, tx, args, kwargs)
         given = _constants([*self.self_args(), *args, *kwargs.values()])
-        if given is not None and _nothing_happened(tx.output):
+        if given is not None and not _in_with(tx) and _nothing_happened(tx.output):
             count = len(given) - len(kwargs)
             ask = functools.partial(self.wrapper_obj, *given[:count], **dict(zip(kwargs, given[count:], strict=True)))
             result = _first_result(self, ask)
@@ -91,6 +91,15 @@ def _is_settled(value: object) -> bool:
     return isinstance(value, _SETTLED) or (type(value) is tuple and all(map(_is_settled, value)))
 
 
+def _in_with(tx: Any) -> bool:
+    """Whether a context manager is open: the function runs outside of it at the calls that come."""
+    while tx is not None:
+        if any(block.with_context is not None for block in tx.block_stack):
+            return True
+        tx = tx.parent
+    return False
+
+
 def _nothing_happened(output: Any) -> bool:
     """Whether what was traced so far has no effect that the function could see: it runs before the graph does.
 
@@ -117,8 +126,9 @@ _DRAWS = (
     *("multinomial", "poisson", "binomial", "dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d"),
     *("dropout2d", "dropout3d", "rrelu", "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d"),
     *("scaled_dot_product_attention", "multi_head_attention_forward", "manual_seed", "seed", "print"),
+    *("set_grad_enabled", "enter_autocast", "exit_autocast"),
 )
-"""Functions that draw random numbers, may do so or set their state; what prints keeps its place as well."""
+"""Functions that draw random numbers, may do so or set their state, switch modes or print."""
 
 
 def _break_at_cached(variable: Any, why: str) -> NoReturn:

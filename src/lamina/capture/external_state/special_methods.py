@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from lamina.capture.external_state.reads import Check
 
-__all__ = ["classes_of_modules", "special_methods"]
+__all__ = ["classes_of_modules", "forwards", "special_methods"]
 
 _MADE_BY_PYTHON = 1 << 9
 """The flag of classes whose attributes can be set."""
@@ -67,3 +70,13 @@ def classes_of_modules(values: Iterable[Any]) -> Check | None:
 
 
 _PLAIN = {ModuleType}
+
+
+def forwards(kinds: Iterable[type]) -> Check | None:
+    """What the ``forward`` of each class of modules of torch's own is among ``kinds``: libraries put in others."""
+    found = tuple(k for k in kinds if issubclass(k, torch.nn.Module) and k.__module__.split(".")[0] == "torch")
+    if not found:
+        return None
+    ask = attrgetter("forward")
+    expected = tuple(map(ask, found))
+    return lambda: tuple(map(ask, found)) == expected

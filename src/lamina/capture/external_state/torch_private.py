@@ -24,7 +24,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn.modules import module as modules
 
 from lamina.capture.external_state import reads
-from lamina.capture.external_state.special_methods import classes_of_modules, special_methods
+from lamina.capture.external_state.special_methods import classes_of_modules, forwards, special_methods
 from lamina.capture.guards.torch_private import add_check, add_check_of_call, expression, reader
 from lamina.capture.missing_attributes.torch_private import missing_attribute_guards
 
@@ -179,6 +179,7 @@ def _surroundings(
         ),
         "globals that hide builtins": reads.absent_names((code, scopes[code]) for code in codes if code in scopes),
         "special methods": special_methods(dict.fromkeys([*own, *asked, *held])),
+        "forward of torch's modules": forwards(classes),
         "classes of modules": classes_of_modules(values),
         "attributes that hide others": reads.shadowing_attributes(own, names),
         "attributes of classes": None if _CLASSES_ARE_GUARDED else reads.constant_attributes(asked, names),
