@@ -8,11 +8,11 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from lamina.base.files import graph_text
 from lamina.base.region_names import graph_of
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_print import print_program
 from lamina.record import Record, Stage
+from lamina.report.brief_graphs import Ends, brief_text
 from lamina.report.regions import Region
 from lamina.schedule.fuse import STEPS, Fusion
 
@@ -77,20 +77,20 @@ def passes_of(record: Record, regions: Iterable[Region]) -> Passes:
 
     Rewrites of graphs are there if the record kept them as they passed; steps of fusion that it did not are taken anew.
     """
-    seen: Mapping[str, list[tuple[str, Callable[[], str]]]] = getattr(record, "graphs", {})
+    seen: Mapping[str, list[tuple[str, Callable[[Ends], str]]]] = getattr(record, "graphs", {})
     fusions: Mapping[str, list[tuple[str, LoopProgram]]] = getattr(record, "fusions", {})
-    found = Passes()
+    found, ends = Passes(), Ends()
     for graph, texts in seen.items():
         before = ""
         for name, written in texts:
-            text = written()
+            text = written(ends)
             if name and text != before:
                 found.add(graph, name, before, text, _stages(record.stages, graph, name))
             before = text
     if not seen:
         for number, stage in enumerate(record.stages):
             if stage.name == "joint" and isinstance(stage.value, GraphModule):
-                found.add(stage.region, "joint graph", "", graph_text(stage.value), [number])
+                found.add(stage.region, "joint graph", "", brief_text(stage.value.graph, stage.value, ends), [number])
     for region in regions:
         _add_region(found, region, fusions.get(region.name, ()))
     return found

@@ -14,13 +14,14 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from lamina.base.files import copied_graph_text, graph_copy
+from lamina.base.files import graph_copy
 from lamina.base.recovery import is_internal, recover
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
 from lamina.ir.loops import LoopProgram
 from lamina.options import Options
 from lamina.record import Record, keep, put_in_place
+from lamina.report.brief_graphs import Ends, brief_text
 
 __all__ = [
     "Recording",
@@ -42,7 +43,7 @@ class Recording(Record):
     Graphs are copied while compiling; their texts are made when somebody asks for them.
     """
 
-    graphs: dict[str, list[tuple[str, Callable[[], str]]]] = field(default_factory=dict)
+    graphs: dict[str, list[tuple[str, Callable[[Ends], str]]]] = field(default_factory=dict)
     fusions: dict[str, list[tuple[str, LoopProgram]]] = field(default_factory=dict)
     """The program of each region as each step of its fusion left it."""
     launches: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -58,7 +59,7 @@ class Recording(Record):
         if _same(self._nodes.get(graph), nodes):
             return
         self._nodes[graph] = nodes
-        self.graphs.setdefault(graph, []).append((rewrite, partial(copied_graph_text, graph_copy(gm.graph), gm)))
+        self.graphs.setdefault(graph, []).append((rewrite, partial(brief_text, graph_copy(gm.graph), gm)))
 
     def fused(self, region: str, step: str, program: object) -> None:
         """Keep the program, which nothing changes later."""
