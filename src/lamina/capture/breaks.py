@@ -11,9 +11,17 @@ import torch
 
 from lamina.base.reasons import Reason
 from lamina.base.user_warnings import is_pythons
-from lamina.capture.reasons import BREAKS, IN_PASSED_FILE, LOOP_BROKEN, OTHER_BREAK, WRITTEN_IN_C
+from lamina.capture.reasons import (
+    BREAKS,
+    IN_PASSED_FILE,
+    LOOP_BROKEN,
+    NOT_IN_A_GRAPH,
+    OTHER_BREAK,
+    OWN_BREAKS,
+    WRITTEN_IN_C,
+)
 
-__all__ = ["break_reason", "is_torchs", "user_frame", "user_place"]
+__all__ = ["break_reason", "is_torchs", "own_break_reason", "user_frame", "user_place"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _PART = re.compile(r"^ *(Explanation|Hint|Developer debug context): *(.*)$", re.MULTILINE)
@@ -26,6 +34,9 @@ _NO_ADVICE = (
 """How hints of Dynamo's begin that are for those who write Dynamo."""
 _OF_A_FILE = "intentionally marked that the function"
 """What Dynamo explains of functions that have Python code."""
+_CALL_OF = "the call of "
+_OF_DYNAMO = ", or set "
+"""What begins the part of a remedy that is about a setting of Dynamo's."""
 _LONGEST = 160
 """Characters of Dynamo's texts in a reason."""
 
@@ -51,6 +62,13 @@ def break_reason(kind: str, message: str) -> Reason:
         context=_readable(context),
         hint=parts.get("Hint", "move it out of the compiled function"),
     )
+
+
+def own_break_reason(what: str) -> Reason:
+    """Why a graph of our own front end ends; ``what`` names the call that is not recorded, maybe as "the call of"."""
+    name = what.removeprefix(_CALL_OF).rpartition(".")[2]
+    made = OWN_BREAKS.get(name, NOT_IN_A_GRAPH)(what=what, context=name)
+    return Reason(made, made.code, made.remedy.partition(_OF_DYNAMO)[0])
 
 
 def _brief(text: str) -> str:

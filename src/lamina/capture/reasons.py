@@ -27,9 +27,11 @@ __all__ = [
     "IN_PASSED_FILE",
     "LOOP_BROKEN",
     "NOTHING_CAPTURED",
+    "NOT_IN_A_GRAPH",
     "NO_TENSOR_CALLS",
     "OTHER_BREAK",
     "OTHER_STATE",
+    "OWN_BREAKS",
     "PASSED_OVER",
     "RAISED",
     "REUSED",
@@ -180,6 +182,14 @@ IN_PASSED_FILE = _BREAKS.add(
     "move the call out of the compiled function, or compute the same by functions of your own or of torch",
 )
 
+NOT_IN_A_GRAPH = _BREAKS.add(
+    22,
+    "{what} does not go into a graph",
+    "With capture own, calls of torch are recorded as a graph until one comes that cannot be recorded, or until "
+    "something is called that may use tensors otherwise. Python makes that call, and a new graph begins after it.",
+    "move it out of the compiled function, or compute the same by functions of torch",
+)
+
 BREAKS = {
     "Attempted to wrap RNN, GRU, or LSTM": _RNN,
     "Attempted to wrap sparse Tensor": _SPARSE,
@@ -227,6 +237,16 @@ BREAKS = {
     "graph break in loop": LOOP_BROKEN,
 }
 """Codes of the kinds of graph breaks that Dynamo names; those of all others are ``OTHER_BREAK``."""
+
+OWN_BREAKS = {
+    **dict.fromkeys(("item", "tolist", "__int__", "__float__", "__index__", "__complex__"), _VALUE),
+    "__bool__": _BRANCH,
+    **dict.fromkeys(("nonzero", "argwhere", "unique", "unique_consecutive", "masked_select"), _SHAPE),
+    **dict.fromkeys(("graph_break", "skip_frame"), _ASKED),
+    **dict.fromkeys(("backward", "requires_grad_"), _BACKWARD),
+    **dict.fromkeys(("print", "input", "open"), _BUILTIN),
+}
+"""Codes of what ends a graph of the own front end, by the name of the call; those of others are ``NOT_IN_A_GRAPH``."""
 
 FRAMES = Codes(12, "functions left to Python, and what capture fixed")
 

@@ -534,3 +534,39 @@ def test_fullgraph_names_what_ends_the_graph_with_its_line() -> None:
                 assert f"line {program.__code__.co_firstlineno + line}," in str(raised.value)
             assert "without fullgraph" in raised.value.remedy
     assert torch.equal(kept[-1], values() * 2)
+
+
+def test_what_ends_a_graph_is_a_decision_with_its_code_and_line():
+    def function(x):
+        y = x.sin()
+        scale = float(y.sum())
+        places = y.nonzero()
+        if y.sum() > 100:
+            return y
+        z = opaque(y + 1)
+        return z.numpy() * scale, places
+
+    compiled = own(function)
+    for _ in range(2):
+        compiled(values())
+    start = function.__code__.co_firstlineno
+    found = [
+        (d.code, int(d.subject[0].rpartition(":")[2]) - start, d.taken, bool(d.remedy))
+        for d in compiled.record.decisions("break")
+    ]
+    asked = opaque.__code__.co_firstlineno + 1 - start
+    assert found == [
+        ("LM1001", 2, False, True),
+        ("LM1003", 3, False, True),
+        ("LM1002", 4, False, True),
+        ("LM1010", asked, False, True),
+        ("LM1022", 7, False, True),
+    ]
+    assert compiled.stats().breaks == 5
+    assert not any("Dynamo" in d.remedy or "_dynamo" in d.remedy for d in compiled.record.decisions("break"))
+
+
+def test_a_graph_that_returns_ends_by_nothing():
+    compiled = own(lambda x: x.sin() + 1)
+    compiled(values())
+    assert compiled.record.decisions("break") == []

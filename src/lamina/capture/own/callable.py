@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.base.decision import Decision
+from lamina.capture.breaks import own_break_reason
 from lamina.capture.dynamo import Captured, compiled_graph
 from lamina.capture.log import CaptureLog
 from lamina.capture.module import is_transparent, original_of, transparent
@@ -32,6 +33,8 @@ from lamina.record import Record
 __all__ = ["interpreted_callable", "interprets"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_MOST_BREAKS = 100
+"""Ends of graphs that are noted of one callable."""
 
 
 def _no_machine() -> None:
@@ -115,6 +118,7 @@ class _Entry:
         recorder.trace = trace
         capturing = CapturingWorld(recorder)
         machine = Machine(capturing if trace is None else TracingWorld(capturing, trace))
+        recorder.told = lambda what: self._note_break(what, _place(machine))
         capturing.interpret = lambda function, *given, **named: machine.run(function, given, named)
         if trace is not None:
             trace.begin(self.target, args, kwargs)
@@ -146,10 +150,17 @@ class _Entry:
                 remedy="move it out of the compiled function, or compile without fullgraph",
             )
 
+    def _note_break(self, what: str, place: str) -> None:
+        """Note, once for each line, what ends a graph there."""
+        with self.record.harmless("capture"):
+            if (key := f"{what} {place}") not in self.noted and len(self.noted) < _MOST_BREAKS:
+                subject, facts = (place or self.subject[0],), (("function", self.subject[0]),)
+                self._note(key, Decision("break", subject, False, own_break_reason(what), facts))
+
     def _note(self, name: str, decision: Decision) -> None:
         if name not in self.noted:
             self.noted.add(name)
-            self.record.note("", "capture", decision)
+            self.record.note("", decision.kind, decision)
 
 
 def _noted(backend: Backend, log: CaptureLog, gm: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:

@@ -84,7 +84,8 @@ class Recorder(TorchFunctionMode):
     ``place`` gives the user's line, as a stack trace of it, for each node. ``handled`` is asked where a call may raise
     for what is in its operands: whether the program may catch that. ``left``: the program has entered modes of its own,
     so that nothing is recorded. With ``whole`` what cannot be recorded ends the call: ``broken`` says what it is.
-    ``trace`` is told of graphs that run and of calls that do not go into one; ``seen`` counts the calls that came here.
+    ``trace`` is told of graphs that run and of calls that do not go into one, ``told`` of what ends a graph; ``seen``
+    counts the calls that came here.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Recorder(TorchFunctionMode):
         self.segment: Segment | None = None
         self.left = False
         self.trace: Any = None
+        self.told: Callable[[str], None] | None = None
         self.seen = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -131,6 +133,8 @@ class Recorder(TorchFunctionMode):
         if self.whole and (always or self.segment is not None):
             self.broken = self.broken or f"{what} ({self.place().strip()})"
             raise _Broken(self.broken)
+        if self.told is not None and (always or self.segment is not None):
+            self.told(what)
         self.flush()
 
     def _set_grad(self, args: tuple[bool]) -> None:
