@@ -33,8 +33,6 @@ from lamina.record import Record
 __all__ = ["interpreted_callable", "interprets"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_MOST_BREAKS = 100
-"""Ends of graphs that are noted of one callable."""
 
 
 def _no_machine() -> None:
@@ -153,7 +151,7 @@ class _Entry:
     def _note_break(self, what: str, place: str) -> None:
         """Note, once for each line, what ends a graph there."""
         with self.record.harmless("capture"):
-            if (key := f"{what} {place}") not in self.noted and len(self.noted) < _MOST_BREAKS:
+            if (key := f"{what} {place}") not in self.noted:
                 subject, facts = (place or self.subject[0],), (("function", self.subject[0]),)
                 self._note(key, Decision("break", subject, False, own_break_reason(what), facts))
 
