@@ -446,20 +446,21 @@ def difference(seed: int, machine: Callable[[], Library | None] = no_machine) ->
     text = _program(r)
     steps = _steps(r, text)
     outcome = Outcome(calls=len(steps), text=text)
-    before = Versions.has_used
+    before, made = Versions.__init__, []
 
-    def counted(self: Versions, *given: Any) -> None:
-        outcome.reused += 1
+    def kept(self: Versions, *given: Any) -> None:
         before(self, *given)
+        made.append(self)
 
     wanted = _run(text, steps, seed, lambda program: program)
-    Versions.has_used = counted  # type: ignore[method-assign]
+    Versions.__init__ = kept  # type: ignore[method-assign]
     try:
         got = _run(text, steps, seed, lambda program: _compiled(program, machine))
     except Exception as error:
         got = [repr(error)]
     finally:
-        Versions.has_used = before  # type: ignore[method-assign]
+        Versions.__init__ = before  # type: ignore[method-assign]
+    outcome.reused = sum(versions.uses for versions in made)
     for place, (one, other) in enumerate(zip(wanted, got, strict=False)):
         if one != other:
             outcome.told = f"entry {place}: {one!r:.300} by eager, {other!r:.300}"

@@ -58,12 +58,8 @@ def interpreted_callable(
     entry_of = partial(_Entry, backend=backend_callable, record=record, fullgraph=fullgraph, machine=machine)
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target
-        return transparent(module, lambda original: entry_of(original).call, attributes)
-    entry = entry_of(target)
-
-    def compiled(*args: Any, **kwargs: Any) -> Any:
-        return entry.call(*args, **kwargs)
-
+        return transparent(module, lambda original: _call_of(entry_of(original)), attributes)
+    compiled = _call_of(entry_of(target))
     for name in ("__name__", "__qualname__", "__doc__", "__module__"):
         if hasattr(target, name):
             setattr(compiled, name, getattr(target, name))
@@ -86,6 +82,17 @@ def interprets(target: Any, dynamic: bool | None, record: Record) -> bool:
     return False
 
 
+def _call_of(entry: _Entry) -> Any:
+    """A function that makes the calls of ``entry``: what it does costs each of them."""
+    versions, called = entry.versions, entry.called
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        found = versions.first(args, kwargs)
+        return called(args, kwargs) if found is MISSING else found
+
+    return compiled
+
+
 class _Entry:
     """Calls of one target."""
 
@@ -99,11 +106,11 @@ class _Entry:
         self.subject = (str(name),)
         self.versions = Versions(self.subject, record, machine)
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
+    def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call gives for which the first driver is not, as far as the guard machine can tell."""
         found = self.versions.quick(args, kwargs)
-        return self._called(args, kwargs) if found is MISSING else found
-
-    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if found is not MISSING:
+            return found
         if not in_ordinary_state():
             self._note("state", Decision("capture", self.subject, False, OTHER_STATE()))
             return self.target(*args, **kwargs)

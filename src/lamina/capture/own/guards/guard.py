@@ -31,9 +31,14 @@ class Guard:
     ) -> None:
         self.library, self.facts, self.results, self.asked = library, facts, results, asked
         self.exact: frozenset[int] = frozenset()
-        self.vain = 0
+        self.vain = self._before = 0
         self.useful = True
         self._build()
+
+    @property
+    def hits(self) -> int:
+        """Calls for which the machine could tell that all facts hold."""
+        return self._before + self.program.hits
 
     def _build(self) -> None:
         self.program = Program(self.library, self.facts, self.results, self.asked, self.exact)
@@ -57,6 +62,7 @@ class Guard:
         unknown = {fact.places[0].number for fact, found in looks if self.library.head(found) is None}
         if self.program.knows_all(looks) or unknown - self.exact:
             self.exact |= unknown
+            self._before = self.hits
             self._build()
         for fact, found in looks:
             if fact.places[0].number not in self.exact and _looks_so(fact, found):

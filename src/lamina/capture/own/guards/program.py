@@ -80,6 +80,12 @@ class Program:
         self._build(statics, [place.number for place in results])
         self.check = library.check([self.buffer, self.kept, self.objects])
 
+    @property
+    def hits(self) -> int:
+        """Calls for which the machine could tell that all facts hold."""
+        found: int = struct.unpack_from("=q", self.buffer, self._hits)[0]
+        return found
+
     def knows(self, fact: Fact, tensor: torch.Tensor) -> bool:
         """Make the machine know the looks of a tensor for a fact about looks; False if it cannot."""
         head = self.library.head(tensor)
@@ -302,6 +308,7 @@ class Program:
         places = tuple(sizes)[:-1]
         counted = (0, 0, 0)  # what the machine has done
         self._at, end = {}, (len(counts) + len(places) + len(counted)) * WORD
+        self._hits = end - WORD
         for name, count in sizes.items():
             self._at[name] = end
             end += count * WORD

@@ -17,7 +17,7 @@ from lamina.capture.own.reuse.facts import Fact, Place, constant_key, is_settled
 from lamina.capture.own.reuse.trace import DICTS, Trace
 from lamina.capture.own.torch_private import SET_GRAD, autocast_states, is_wrapped, settings
 
-__all__ = ["Driver", "Miss", "share_memory", "state_of_torch"]
+__all__ = ["Driver", "Miss", "Run", "Unbuildable", "cannot_tell", "share_memory", "state_of_torch"]
 
 _BUILT = (list, tuple, set, dict)
 Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -78,7 +78,7 @@ class Driver:
         self.run: Run = self._compiled(self.source, {})
         self._asked: Run = self._compiled("\n".join(("def driver(args, kwargs):", *asked)), {})
         self.guard: Guard | None = None
-        self.quick: Run = _cannot_tell
+        self.quick: Run = cannot_tell
         if library is not None:
             with suppress(Exception):  # what is only faster must not keep a call from being done
                 self._have_guard(library, program)
@@ -102,10 +102,15 @@ class Driver:
 
     def learn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Tell the machine of a call for which Python has found that all facts hold."""
-        if self.guard is not None and self.quick is not _cannot_tell:
+        if self.guard is not None and self.quick is not cannot_tell:
             self.guard.learn(args, kwargs)
             if not self.guard.useful:
-                self.quick = _cannot_tell
+                self.quick = cannot_tell
+
+    @property
+    def hits(self) -> int:
+        """Calls for which the machine could tell that the facts hold."""
+        return 0 if self.guard is None else self.guard.hits
 
     def holds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether all facts hold for a call, as Python finds."""
@@ -223,7 +228,8 @@ class Driver:
         return name
 
 
-def _cannot_tell(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def cannot_tell(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What is asked in place of a machine."""
     return MISSING
 
 

@@ -9,7 +9,7 @@ from lamina.base.decision import Decision
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.guards.library import Library
 from lamina.capture.own.reuse.differences import reason_of
-from lamina.capture.own.reuse.driver import Driver, Miss, Unbuildable, state_of_torch
+from lamina.capture.own.reuse.driver import Driver, Miss, Run, Unbuildable, cannot_tell, state_of_torch
 from lamina.capture.own.reuse.facts import Fact
 from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.reasons import ALWAYS_ANOTHER, FORGOTTEN, INTERPRETED, REUSED
@@ -26,7 +26,7 @@ _MOST_ENDED = 4
 
 
 class Versions:
-    """Drivers, the one used last first; ``uses`` counts the calls that one of them has done.
+    """Drivers, the one used last first, whose ``quick`` is ``first``; ``uses`` counts the calls that they have done.
 
     ``wanted`` tells whether a call that none of them is for is to be traced.
     """
@@ -36,17 +36,23 @@ class Versions:
     ) -> None:
         self.subject, self.record, self.machine = subject, record, machine
         self.drivers: list[Driver] = []
-        self.uses = self.ended = self.unused = 0
+        self.first: Run = cannot_tell
+        self.ended = self.unused = self._done = self._seen = 0
         self.wanted = True
         self._missed: tuple[Fact | None, tuple[Any, ...], dict[str, Any]] | None = None
         self._noted: set[str] = set()
 
+    @property
+    def uses(self) -> int:
+        """Calls that a driver has done."""
+        return self._done + sum(driver.hits for driver in self.drivers)
+
     def quick(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a call gives if the guard machine can tell which driver is for it, else ``MISSING``."""
-        for place, driver in enumerate(self.drivers):
+        """What a call gives if the guard machine can tell which driver but the first is for it, else ``MISSING``."""
+        for driver in self.drivers[1:]:
             found = driver.quick(args, kwargs)
             if found is not MISSING:
-                self.has_used(place, driver)
+                self._keep([driver, *(other for other in self.drivers if other is not driver)])
                 return found
         return MISSING
 
@@ -56,20 +62,23 @@ class Versions:
         for place, driver in enumerate(self.drivers):
             if driver.guard is not None and driver.guard.useful and driver.holds(args, kwargs):
                 driver.learn(args, kwargs)
+                self._keep(self.drivers)
             found = driver.run(args, kwargs)
             if type(found) is not Miss:
-                self.has_used(place, driver)
+                self._done += 1
+                if place:
+                    self._keep([driver, *(other for other in self.drivers if other is not driver)])
                 return found
             if not place:
                 self._missed = found.fact, args, kwargs
         return MISSING
 
-    def has_used(self, place: int, driver: Driver) -> None:
-        """A driver, the one at ``place``, has done a call."""
-        self.uses += 1
-        self.unused = 0
-        if place:
-            self.drivers = [driver, *(other for other in self.drivers if other is not driver)]
+    def _keep(self, drivers: list[Driver]) -> None:
+        """Have these drivers only, in this order."""
+        kept = {id(driver) for driver in drivers}
+        self._done += sum(driver.hits for driver in self.drivers if id(driver) not in kept)
+        self.drivers = drivers
+        self.first = drivers[0].quick if drivers else cannot_tell
 
     def add(self, trace: Trace, result: Any) -> None:
         """Make a version of a call that was traced."""
@@ -88,8 +97,10 @@ class Versions:
             self.record.note(
                 "", "capture", Decision("recompile", self.subject, True, reason_of(missed[0], *missed[1:]))
             )
-        self.drivers = [driver, *self.drivers]
-        self.unused += 1
+        self._keep([driver, *self.drivers])
+        uses = self.uses
+        self.unused = 1 if uses > self._seen else self.unused + 1
+        self._seen = uses
         self._limit(missed)
 
     def _has_ended(self, why: str) -> None:
@@ -97,7 +108,7 @@ class Versions:
         self._note_once(why, Decision("capture", self.subject, True, INTERPRETED(why=why)))
         if self.ended >= _MOST_ENDED and self.ended > self.uses:
             self.wanted = False
-            self.drivers = []
+            self._keep([])
 
     def _limit(self, missed: Any) -> None:
         """Forget the version used least lately if there are too many, or all if none is used."""
@@ -106,9 +117,9 @@ class Versions:
             self.wanted = False
             told = ALWAYS_ANOTHER(count=len(self.drivers), fact=fact)
             self.record.note("", "capture", Decision("capture", self.subject, True, told))
-            self.drivers = []
+            self._keep([])
         elif len(self.drivers) > _MOST:
-            self.drivers = self.drivers[:_MOST]
+            self._keep(self.drivers[:_MOST])
             told = FORGOTTEN(most=_MOST, fact=fact)
             self.record.note("", "capture", Decision("capture", self.subject, False, told))
 
