@@ -1,22 +1,25 @@
 """Microseconds of host time per call with our own front end, as facts hold, beside eager and the capture by Dynamo.
 
-Graphs run as they were captured, so that what differs is what capture costs a call: ``python -m benchmarks.own_calls``
+Graphs run as they were captured, so that what differs is what capture costs a call; those of the rows "facts of" give
+a tensor that is there already: ``python -m benchmarks.own_calls``
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from benchmarks.call_overhead import Blocks
 from benchmarks.report import RESULTS, print_table, write_results
 from lamina.bench import alternate
 from lamina.capture.own.callable import interpreted_callable
+from lamina.compile import guard_machine
+from lamina.options import Options
 from lamina.record import Record
 
 __all__ = ["main"]
@@ -24,42 +27,73 @@ __all__ = ["main"]
 Call = Callable[[], Any]
 
 
-def _own(target: Any) -> Any:
-    return interpreted_callable(target, backend_callable=lambda gm, fakes: gm.forward, record=Record())
+Backend = Callable[[Any, Any], Callable[..., Any]]
 
 
-def _dynamo(target: Any) -> Any:
-    return torch.compile(target, backend="eager", dynamic=False)
+def _as_captured(gm: Any, examples: Any) -> Callable[..., Any]:
+    return gm.forward  # type: ignore[no-any-return]
 
 
-def _one_operation(wrap: Callable[[Any], Any]) -> Call:
-    x = torch.randn(8)
-    function = wrap(lambda t: t.relu())
-    return lambda: function(x)
+def _nothing(gm: Any, examples: Any) -> Callable[..., Any]:
+    given = (torch.zeros(2, 8),)
+    return lambda *tensors: given
 
 
-def _three_operations(wrap: Callable[[Any], Any]) -> Call:
+def _eager(target: Any, backend: Backend) -> Any:
+    return target if backend is _as_captured else lambda x: x
+
+
+def _own(target: Any, backend: Backend) -> Any:
+    machine = partial(guard_machine, Options.from_environment())
+    return interpreted_callable(target, backend_callable=backend, record=Record(), machine=machine)
+
+
+def _own_in_python(target: Any, backend: Backend) -> Any:
+    return interpreted_callable(target, backend_callable=backend, record=Record())
+
+
+def _dynamo(target: Any, backend: Backend) -> Any:
+    return torch.compile(target, backend=backend, dynamic=False)
+
+
+Wrap = Callable[[Any, Backend], Any]
+
+
+def _one_operation(grad: bool) -> Callable[[Wrap], Call]:
+    def make(wrap: Wrap) -> Call:
+        x = torch.randn(8, requires_grad=grad)
+        function = wrap(lambda t: t.relu(), _as_captured)
+        return lambda: function(x)
+
+    return make
+
+
+def _three_operations(wrap: Wrap) -> Call:
     x, y = torch.randn(8), torch.randn(8)
-    function = wrap(lambda t, u: (t * u + 1).relu())
+    function = wrap(lambda t, u: (t * u + 1).relu(), _as_captured)
     return lambda: function(x, y)
 
 
-def _module(count: int) -> Callable[[Callable[[Any], Any]], Call]:
-    def make(wrap: Callable[[Any], Any]) -> Call:
-        model: nn.Module = wrap(Blocks(count).requires_grad_(False))
+def _module(count: int, backend: Backend) -> Callable[[Wrap], Call]:
+    def make(wrap: Wrap) -> Call:
+        model = wrap(Blocks(count).requires_grad_(False), backend)
         x = torch.randn(2, 8)
         return lambda: model(x)
 
     return make
 
 
-CASES = {
-    "one operation": _one_operation,
+CASES: dict[str, Callable[[Wrap], Call]] = {
+    "one operation": _one_operation(False),
+    "one operation, needs grad": _one_operation(True),
     "three operations": _three_operations,
-    "1 block": _module(1),
-    "12 blocks": _module(12),
+    "1 block": _module(1, _as_captured),
+    "12 blocks": _module(12, _as_captured),
+    "facts of 12 blocks": _module(12, _nothing),
+    "facts of 48 blocks": _module(48, _nothing),
+    "facts of 96 blocks": _module(96, _nothing),
 }
-_WAYS: dict[str, Callable[[Any], Any]] = {"eager": lambda target: target, "dynamo": _dynamo, "own": _own}
+_WAYS: dict[str, Wrap] = {"eager": _eager, "dynamo": _dynamo, "own, facts in Python": _own_in_python, "own": _own}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -81,7 +81,7 @@ class Library:
     @property
     def head_words(self) -> int:
         """Words of a tensor's head: those of its memory, whether it asks for a gradient, whether it is a leaf."""
-        return 0 if self.layouts.tensor is None else len(self.layouts.tensor.mask) + 2
+        return 0 if self.layouts.tensor is None else len(self.layouts.tensor.bits) + 2
 
     def head(self, tensor: torch.Tensor) -> tuple[int, ...] | None:
         """The words that tell a tensor's looks; None if it has none that could be compared."""
@@ -100,10 +100,9 @@ def _layout_words(found: Layouts) -> Any:
     tensor = found.tensor
     words = [found.version, found.size, found.items, found.length, found.first]
     if tensor is None:
-        words += [0] * (2 + 2 * MOST_WORDS + 6 + MOST_LEAF + 2)
+        words += [0] * (2 + MOST_WORDS + 6 + MOST_LEAF + 2)
     else:
-        rest = (0,) * (MOST_WORDS - len(tensor.mask))
-        words += [tensor.under, len(tensor.mask), *tensor.mask, *rest, *tensor.bits, *rest]
+        words += [tensor.under, len(tensor.bits), *tensor.bits, *(0,) * (MOST_WORDS - len(tensor.bits))]
         words += [tensor.dimensions, tensor.most, tensor.autograd, tensor.kind, tensor.asks, len(tensor.leaf)]
         words += [*tensor.leaf, *(0,) * (MOST_LEAF - len(tensor.leaf)), *found.bare]
     return (ctypes.c_longlong * len(words))(*words)

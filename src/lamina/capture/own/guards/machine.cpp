@@ -42,8 +42,7 @@ struct layouts {  // in bytes from an object's start; 0: not known
   word size, items;  // of a list: its length, where its items are
   word length, first;  // of a tuple: its length, its first item
   word under;        // of a tensor's object: the tensor
-  word words;        // of a tensor: how many words tell its looks, which ones follow
-  word mask[32], bits[32];  // of each of these words, which bits count
+  word words, bits[32];  // of a tensor: how many words are looked at, and which bits of each tell its looks
   word dimensions, most;  // the word with the number of dimensions; above `most` sizes lie elsewhere
   word autograd;          // the word that leads to what autograd keeps, null or
   word kind;              // with this first word
@@ -127,7 +126,7 @@ static bool looks(object* t, const word* head) {
   const word* known = head + 1;
   for (word i = 0; i < *head; i++, known += lay.words + 2) {
     word differ = (known[lay.words] ^ asks) | (known[lay.words + 1] ^ leaf);
-    for (word k = 0; k < lay.words; k++) differ |= (under[lay.mask[k]] ^ known[k]) & lay.bits[k];
+    for (word k = 0; k < lay.words; k++) differ |= (under[k] & lay.bits[k]) ^ known[k];
     if (!differ) return true;
   }
   return false;
@@ -434,7 +433,7 @@ extern "C" word lamina_guards_head(object* t, word* head) {
   const word* under = (const word*)at(t, lay.under);
   if (!under || under[lay.dimensions] > lay.most) return 0;
   head[0] = 1;
-  for (word k = 0; k < lay.words; k++) head[1 + k] = under[lay.mask[k]] & lay.bits[k];
+  for (word k = 0; k < lay.words; k++) head[1 + k] = under[k] & lay.bits[k];
   for (word trial = 0; trial < 4; trial++) {
     head[1 + lay.words] = trial & 1;
     head[2 + lay.words] = trial >> 1;

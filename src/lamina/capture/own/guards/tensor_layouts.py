@@ -28,14 +28,13 @@ _MOST_SIZES = 8
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
-    """``under``: bytes from a tensor's object to the address of the tensor; ``mask``: the tensor's words that tell its
-    looks, ``bits``: which bits of them; ``dimensions``: the word with their number, above ``most`` sizes lie elsewhere;
+    """``under``: bytes from a tensor's object to the address of the tensor; ``bits``: which bits of the
+    tensor's words tell its looks; ``dimensions``: the word with their number, above ``most`` sizes lie elsewhere;
     ``autograd``: the word with the address of what autograd keeps, whose first word is ``kind``; there ``asks`` is the
     byte that says whether a gradient is asked for, and the words at ``leaf`` bytes are null for leaves.
     """
 
     under: int
-    mask: tuple[int, ...]
     bits: tuple[int, ...]
     dimensions: int
     most: int
@@ -123,7 +122,7 @@ def _found() -> TensorLayout:
     under = _one([place for place in range(0, torch.Tensor.__basicsize__, WORD) if all(
         _read(id(tensor) + place, 1)[0] == address_of(tensor) for tensor in twins
     )])  # fmt: skip
-    return TensorLayout(under, mask, tuple(bits[place] for place in mask), dimensions, most, autograd, kind, asks, leaf)
+    return TensorLayout(under, tuple(bits[: last + 1]), dimensions, most, autograd, kind, asks, leaf)
 
 
 _held: list[torch.Tensor] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from types import MemberDescriptorType, MethodType
@@ -95,8 +96,7 @@ class Driver:
             "    found = guard.check(args, kwargs)",
             "    if found is None: return gone",
             *(f"    {place.variable} = {self.facts.object(place.key)}" for place in fixed),
-            *((f"    ({', '.join(place.variable for place in found)},) = found",) if found else ()),
-            *program,
+            *_with_found([place.variable for place in found], program),
         )
         self.quick = self._compiled("\n".join(lines), {"gone": MISSING, "guard": guard, **self.facts.objects})
 
@@ -226,6 +226,16 @@ class Driver:
         space = self._container(dict(vars(value)))
         self._making.append(f"{name}.__dict__.update({space})")
         return name
+
+
+def _with_found(names: list[str], program: list[str]) -> list[str]:
+    """A program that has the values of ``names`` in a tuple called ``found``."""
+    if not names:
+        return program
+    text = "\n".join(program).replace(f"({', '.join(names)})", "(*found)", 1)
+    if set(names).isdisjoint(re.findall(r"\w+", text)):
+        return text.split("\n")
+    return [f"    ({', '.join(names)},) = found", *program]
 
 
 def cannot_tell(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
