@@ -30,8 +30,6 @@ _MANAGED = -24
 """Where CPython 3.11 to 3.13 keep the dictionary of an object with ``Py_TPFLAGS_MANAGED_DICT``, from its address."""
 _MANAGED_FLAG = 1 << 4
 """``Py_TPFLAGS_MANAGED_DICT``."""
-_POINTERS = 4096
-"""Addresses are above this, numbers of elements in experiments below."""
 _REPEATED = 40
 """Times that a write is repeated: after a few CPython replaces instructions by special ones."""
 
@@ -227,7 +225,7 @@ def _of_lists() -> tuple[int, int]:
     items = [
         place
         for place in words
-        if word_at(id(tried) + place) > _POINTERS
+        if word_at(id(tried) + place) > sys.getsizeof(tried)  # an address, no number of items
         and [word_at(word_at(id(tried) + place) + at * WORD) for at in range(3)] == [id(part) for part in given]
     ]
     return (sizes[0], items[0]) if len(sizes) == len(items) == 1 else (0, 0)

@@ -54,7 +54,7 @@ struct layouts {  // in bytes from an object's start; 0: not known
 struct query { word (*function)(word); word argument, how; };
 enum { AS_BYTE, AS_NUMBER, FIRST_WORD, FIRST_BYTE, SPAN, CALLED };
 
-enum { ARGUMENT, KEYWORD, OBJECT, ITEM, ATTRIBUTE, EVALUATE, TYPE = 10, IS, CONSTANT, LENGTH, ABSENT, PRESENT, KEYS,
+enum { ARGUMENT, KEYWORD, OBJECT, ITEM, ATTRIBUTE, EVALUATE, TYPE, IS, CONSTANT, LENGTH, ABSENT, PRESENT, KEYS,
        SAME, APART, LOOK, BARE, ARGUMENTS, PREDICATE };
 
 struct row { word kind, to, a, b, x, y, z, group; };

@@ -24,9 +24,7 @@ _ASKS = (
     "type", "is", "constant", "length", "absent", "present", "keys", "same", "apart", "look", "bare", "arguments",
     "predicate",
 )  # fmt: skip
-_FIRST_ASK = 10
-"""The number of the first kind that asks, as the machine's source has it."""
-_KINDS = {**{name: at for at, name in enumerate(_READS)}, **{name: _FIRST_ASK + at for at, name in enumerate(_ASKS)}}
+_KINDS = {name: number for number, name in enumerate((*_READS, *_ASKS))}
 """Kinds of rows by the numbers of the machine's source."""
 _MOST_STAMPS = 5
 """Words that tell of one row: class, length, address of the items and item of a list, or a dictionary's version."""
