@@ -143,9 +143,9 @@ def _lowest(e: Any, env: Any) -> int | None:
 
 
 def leaves_in(value: Any) -> dict[str, Any]:
-    """What an integer, or a tensor's sizes and strides, is made of, by name: symbols, and limits, which count as such.
+    """What a number, or a tensor's sizes and strides, is made of, by name: symbols, and limits, which count as such.
 
-    A limit is the least or the greatest of several integers, or one without its sign.
+    Of a float the integers that it is computed from. A limit is the least or the greatest of several integers, or one without its sign.
     """
     if isinstance(value, torch.Tensor):
         parts = [*value.shape, value.storage_offset(), *(_Stride(s) for s in value.stride())]
@@ -156,15 +156,15 @@ def leaves_in(value: Any) -> dict[str, Any]:
         if isinstance(part, torch.Tensor | tuple | list):
             found |= leaves_in(part)
         number = part.value if isinstance(part, _Stride) else part
-        if not isinstance(number, torch.SymInt):
+        if not isinstance(number, torch.SymInt | torch.SymFloat):
             continue
         e = number.node.expr
         stack = [e.replace(_is_count, _counted) if isinstance(part, _Stride) else e]
         while stack:
             e = stack.pop()
             if isinstance(e, sympy.Symbol):
-                found[e.name] = e
-            elif type(e).__name__ in LIMITS:
+                found |= {e.name: e} if e.is_integer else {}
+            elif type(e).__name__ in LIMITS and e.is_integer:
                 found[_limit(e, number.node.shape_env).name] = e
             else:
                 stack += getattr(e, "args", ())
