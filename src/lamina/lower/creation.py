@@ -14,11 +14,10 @@ from lamina.base.dtypes import DTYPES, dtype_of
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Value
 from lamina.lower.context import Lowering, Operand
+from lamina.lower.half_types import rounded_to_half, rounds_on_purpose
 from lamina.lower.rules import Decline, rule
 from lamina.lower.sizes import stride_of
 from lamina.lower.values import TensorValue, linear_view
-from lamina.ops import row_of
-from lamina.ops.row import ATTENTION, GATHER, PRODUCT, VIEW
 
 __all__: list[str] = []
 
@@ -154,60 +153,9 @@ def to_copy(low: Lowering, node: Node, x: TensorValue | float, *dtype: Any, **op
         return _filled(low, node, x)
     assert isinstance(node.args[0], Node)
     _same_device(node, node.args[0])
-    if _rounds_on_purpose(node):
-        # With numerics "fast" a half type is float32 inside a kernel; something between keeps the cast.
-        half = dtype_of(node.meta["val"].dtype)
-        return low.into(node, low.result(node), lambda v: v.to(half).op("maximum", v.to(half)), x, dtype=x.dtype)
+    if rounds_on_purpose(node):
+        return rounded_to_half(low, node, x)
     return _copied(low, node, x)
-
-
-def _rounds_on_purpose(node: Node) -> bool:
-    """Whether somebody can see that the program itself rounds to a half type, to which a kernel does not by itself.
-
-    It is seen by what reads the result as another type, ``x - x.bfloat16().float()``, or by steps; what float16 does
-    not hold is infinite or zero, which anything sees.
-    """
-    made, given = node.meta["val"].dtype, node.args[0].meta["val"].dtype  # type: ignore[union-attr]
-    if made not in (torch.bfloat16, torch.float16) or (given != torch.float32 and given.is_floating_point):
-        return False
-    readers = _readers(node)
-    if made == torch.float16 and readers:
-        return True
-    return any(_is_step(user) or _dtypes(user) != {made} for user in readers)
-
-
-_STEPS = frozenset(str.split("ceil floor floor_divide fmod frac heaviside remainder round sgn sign trunc"))
-
-
-def _readers(node: Node) -> list[Node]:
-    """The calls that compute with a result or with elements of it, without products, which read it from memory."""
-    found: list[Node] = []
-    seen = set(node.users)
-    stack = list(seen)
-    while stack:
-        user = stack.pop()
-        row = row_of(user.target)
-        carries = row is not None and (row.elements or row.exact or row.kind in (VIEW, GATHER))
-        if carries and _dtypes(user) == {node.meta["val"].dtype}:
-            stack += user.users.keys() - seen
-            seen.update(user.users)
-        elif user.op != "output" and (row is None or row.kind not in (PRODUCT, ATTENTION)):
-            found.append(user)
-    return found
-
-
-def _is_step(node: Node) -> bool:
-    row = row_of(node.target)
-    return row is not None and row.name in _STEPS
-
-
-def _dtypes(node: Node) -> set[torch.dtype]:
-    """The dtypes of a call's results, and those of its operands that are floats."""
-    made = node.meta.get("val")
-    results = [made] if isinstance(made, torch.Tensor) else list(made) if isinstance(made, (tuple, list)) else []
-    operands = [n.meta.get("val") for n in node.all_input_nodes]
-    floats = [v for v in operands if isinstance(v, torch.Tensor) and v.is_floating_point()]
-    return {value.dtype for value in (*results, *floats) if isinstance(value, torch.Tensor)}
 
 
 @rule("aten.clone.default", "aten.lift_fresh_copy.default", "prims.clone.default", "aten.contiguous.default")

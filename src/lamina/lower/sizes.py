@@ -145,7 +145,8 @@ def _lowest(e: Any, env: Any) -> int | None:
 def leaves_in(value: Any) -> dict[str, Any]:
     """What a number, or a tensor's sizes and strides, is made of, by name: symbols, and limits, which count as such.
 
-    Of a float the integers that it is computed from. A limit is the least or the greatest of several integers, or one without its sign.
+    Of a float they are those of the integers that it is computed from. A limit is the least or the greatest of several
+    integers, or one without its sign.
     """
     if isinstance(value, torch.Tensor):
         parts = [*value.shape, value.storage_offset(), *(_Stride(s) for s in value.stride())]

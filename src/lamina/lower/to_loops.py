@@ -22,6 +22,7 @@ from lamina.lower.builder import opmath
 from lamina.lower.context import Lowering
 from lamina.lower.custom_ops import FUNCTIONALIZED, call_mutating
 from lamina.lower.custom_rules import custom_rule
+from lamina.lower.half_types import rounded_before_casts
 from lamina.lower.library import call_effect, call_library
 from lamina.lower.library_decisions import NO_RULE
 from lamina.lower.rules import RULES, CannotLower, Decline
@@ -92,7 +93,7 @@ def _lower(gm: GraphModule, region: str, numerics: str) -> LoopProgram:
                 elif node.op == "get_attr":
                     env[node] = _constant(low, node, getattr(gm, str(node.target), None))
                 else:
-                    env[node] = _call(low, env, node)
+                    env[node] = rounded_before_casts(low, node, _call(low, env, node))
             except CannotLower as why:
                 refused[node] = str(why)
             except UnknownSize as why:
