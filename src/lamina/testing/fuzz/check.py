@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.base.accuracy import RATIO, distance
+from lamina.base.accuracy import RATIO, SPECIAL, distance
 from lamina.errors import UnknownGradient
 from lamina.testing.compare import DRAWS, HOPELESS
 from lamina.testing.fuzz.differ import KINDS, Difference, differences, undecided, unstable
@@ -30,6 +30,9 @@ _REFUSAL = UnknownGradient.__name__
 
 ROUNDINGS = 4
 """So many runs of eager with other roundings in each draw tell how far rounding alone takes it."""
+
+TURNS = 16
+"""So many runs tell which elements rounding makes infinite or NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def check(source: str, target: str, progress: Callable[[], None] = lambda: None)
     raised = any(isinstance(v, Raised) for v in eager.leaves.values())
     hard = _certain(source, found, ours, 0)
     soft = [d for d in found if d.kind == "rounding"]
-    uncertain = exact is not None and undecided(eager, exact)
+    uncertain = exact is not None and (undecided(eager, exact) or _turns_by_rounding(source, hard, eager, ours))
     if uncertain:
         hard = [d for d in hard if d.kind not in ("value", "zero sign")]
         return Verdict(tuple(hard), decided=False, eager_raised=raised)
@@ -218,6 +221,34 @@ def _beyond_rounding(
     fine = {name for name, sample in samples.items() if not sample.complaint}
     left = [d for d in found if d.where not in fine]
     return left, decided or bool(left)
+
+
+def _turns_by_rounding(source: str, found: list[Difference], eager: Trace, ours: Trace) -> bool:
+    """Whether other roundings turn in eager itself all that is infinite, or NaN, in one of the two only.
+
+    What is divided by zero is zero, positive or negative by rounding alone.
+    """
+    names = [d.where for d in found if d.kind == "value" and SPECIAL in d.text]
+    if not names:
+        return False
+    runs = [observe(source, compile_function("none"), within=RandomRounding(number)) for number in range(TURNS)]
+    for name in names:
+        theirs, mine = _at(eager, name), _at(ours, name)
+        if theirs is None or mine is None or theirs.shape != mine.shape:
+            return False
+        others = [other for run in runs if (other := _at(run, name)) is not None and other.shape == mine.shape]
+        turned = [_kinds(other) != _kinds(theirs) for other in others]
+        steady = (_kinds(mine) != _kinds(theirs)) & ~functools.reduce(
+            torch.logical_or, turned, torch.zeros_like(mine).bool()
+        )
+        if bool(steady.any()):
+            return False
+    return True
+
+
+def _kinds(tensor: Tensor) -> Tensor:
+    """For each element a number that tells NaN, both infinities and what is finite apart."""
+    return torch.where(tensor.isnan(), 2, torch.where(tensor.isinf(), tensor.sign(), 0))
 
 
 def _rounded_otherwise(source: str, draw: int, number: int, exact: Trace) -> Trace | None:
