@@ -171,7 +171,7 @@ def made_again(results: list[Any], below: Below) -> None:
 def _leads(view: Tensor, other: Tensor) -> bool:
     """Whether a view of another result leads autograd there, and is one by strides."""
     alike = view.dtype == other.dtype and not any(one.is_conj() or one.is_neg() for one in (view, other))
-    return alike and view.requires_grad and other.requires_grad
+    return alike and view.requires_grad and not view.is_leaf and other.requires_grad
 
 
 def _groups(

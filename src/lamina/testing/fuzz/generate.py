@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from lamina.errors import BadArgument
 from lamina.testing.fuzz.compared import COMPARED
+from lamina.testing.fuzz.driver import Argument, Driver
 from lamina.testing.fuzz.extremes import EXTREMES
+from lamina.testing.fuzz.model_programs import MODELS
 from lamina.testing.fuzz.nested import NESTED
 from lamina.testing.fuzz.own_functions import OWN_FUNCTIONS
 from lamina.testing.fuzz.parts import PARTS
@@ -23,7 +25,7 @@ HEADER = (
     "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
     "from lamina.testing.fuzz import attempt, backward, loss, pause, sample, unbacked, watched\n"
 )
-_WHOLE = {**WHOLE, **NESTED, **EXTREMES, **STATE, **COMPARED, **OWN_FUNCTIONS, **PARTS}
+_WHOLE = {**WHOLE, **MODELS, **NESTED, **EXTREMES, **STATE, **COMPARED, **OWN_FUNCTIONS, **PARTS}
 """Entire programs, by name."""
 
 
@@ -31,7 +33,7 @@ _WHOLE = {**WHOLE, **NESTED, **EXTREMES, **STATE, **COMPARED, **OWN_FUNCTIONS, *
 class Ingredient:
     """Something that programs may hold: statements (a key of ``TEMPLATES``), blocks, or ways of calling.
 
-    ``weight`` says how often it is drawn. ``moves`` are ways of calling, see ``_Driver``. ``inputs`` are kinds of
+    ``weight`` says how often it is drawn. ``moves`` are ways of calling, see ``Driver``. ``inputs`` are kinds of
     arguments that it needs. ``whole`` marks one that writes entire programs.
     """
 
@@ -100,22 +102,12 @@ def generate(seed: int, only: Sequence[str] = ()) -> str:
 
 
 @dataclass(slots=True)
-class _Argument:
-    """An argument and how its expression is made anew for each call."""
-
-    name: str
-    make: Callable[[int], str]
-    tensor: bool = True
-    grad: bool = False
-
-
-@dataclass(slots=True)
 class _Program:
     """One program while it is drawn."""
 
     rng: random.Random
     chosen: list[Ingredient]
-    arguments: list[_Argument] = field(default_factory=list)
+    arguments: list[Argument] = field(default_factory=list)
     writer: Writer = field(init=False)
     sizes: dict[str, int] = field(default_factory=dict)
     form: str = "function"
@@ -178,7 +170,7 @@ class _Program:
             parts += ["grad=True"] if grad else []
             return f"sample({', '.join(p for p in parts if p)}){layout}"
 
-        self.arguments.append(_Argument(name, make, grad=grad and not layout))
+        self.arguments.append(Argument(name, make, grad=grad and not layout))
 
     def _special(self, kind: str) -> None:
         rng = self.rng
@@ -219,7 +211,7 @@ class _Program:
             ),
         }
         name, make, tensor = makers[kind]
-        self.arguments.append(_Argument(name, make, tensor))
+        self.arguments.append(Argument(name, make, tensor))
 
     def _outside(self) -> None:
         """What a closure holds or a module owns."""
@@ -308,7 +300,7 @@ class _Program:
 
     def _function(self, body: list[str]) -> str:
         names = [a.name for a in self.arguments]
-        driver = _Driver(self).lines()
+        driver = Driver(self.rng, self.arguments, self.moves, self.sizes, self.form).lines()
         if self.form == "module":
             lines = ["class Net(nn.Module):", "    def __init__(self):", "        super().__init__()"]
             for name, made in self._members():
@@ -329,111 +321,3 @@ class _Program:
         dynamic = self.rng.choices(("", ", dynamic=True", ", dynamic=False"), (4, 2, 0.5))[0]
         eager = "drops" in {i.name for i in self.chosen} or self.rng.random() < 0.08
         return dynamic + (', options={"numerics": "eager"}' if eager else "")
-
-
-class _Driver:
-    """Writes the calls: new arguments, modes around a call, sharing between arguments, gradients, later writes."""
-
-    def __init__(self, program: _Program) -> None:
-        self.program, self.rng = program, program.rng
-        self.moves = program.moves
-        self.made: list[str] = []
-
-    def lines(self) -> list[str]:
-        """The statements of ``program`` after compiling."""
-        vary = {"k", "p", "s"} & program_inputs(self.program)
-        count = self.rng.choice((2, 3, 3, 4) if vary or self.moves else (1, 1, 2, 3))
-        for call in range(count):
-            if call and ("sizes" in self.moves or self.rng.random() < 0.3):
-                square = self.program.sizes["A"] == self.program.sizes["B"] and self.rng.random() < 0.7
-                self.program.sizes["A"] = self.rng.choice((2, 3, 4, 5, 6, 1, 7))
-                if self.program.form == "function":  # what a closure or a module holds keeps its size
-                    wide = self.rng.choice((2, 3, 4, 6, 9, 1, 33))
-                    self.program.sizes["B"] = self.program.sizes["A"] if square else wide
-            self._call(call)
-        if self.program.form == "module":
-            self.made.append("yield net.seen, net.w.grad")
-        if self.program.form == "closure":
-            self.made.append("yield outer.grad")
-        return self.made
-
-    def _call(self, call: int) -> None:
-        tensors = [a.name for a in self.program.arguments if a.tensor]
-        values = []
-        shared = self._shared(call) if "alias" in self.moves else {}
-        for argument in self.program.arguments:
-            made = shared.get(argument.name) or argument.make(call)
-            if argument.tensor:
-                self.made.append(f"{argument.name} = {made}")
-                values.append(argument.name)
-            else:
-                values.append(made)
-        if call == 0 or self.rng.random() < 0.5 or shared:
-            self.made.append(f"yield {', '.join(tensors)}" + (", base" if "base" in "".join(shared.values()) else ""))
-        mode = self._mode()
-        invoke = f"out = attempt(g, {', '.join(values)})"
-        self.made += [f"with {mode}:", f"    {invoke}"] if mode else [invoke]
-        self.made.append("yield out")
-        self._after(tensors)
-
-    def _mode(self) -> str:
-        if "unbacked" in self.moves and self.rng.random() < 0.6:
-            return "unbacked()"
-        if "modes" not in self.moves and self.rng.random() < 0.93:
-            return ""
-        return self.rng.choice(
-            (
-                "torch.no_grad()",
-                "torch.enable_grad()",
-                "torch.autocast('cpu', dtype=torch.bfloat16)",
-                "torch.inference_mode()",
-                "",
-            )
-        )
-
-    def _shared(self, call: int) -> dict[str, str]:
-        """Two arguments in one memory, or not, one way or the other from call to call."""
-        a, b = (argument.make(0) for argument in self.program.arguments[:2])
-        plain = a.split(")")[0].replace(", grad=True", "") + ")"
-        shape = plain.split("sample(")[1].split(",")[0].rstrip(")")
-        length = int(shape)
-        rest = plain.split("sample(")[1].rstrip(")").split(",", 1)[1:]
-        tail = f",{rest[0]}" if rest else ""
-        way = self.rng.choice(("apart", "apart", "same", "view", "detached", "overlap", "turned", "whole"))
-        if way == "apart":
-            return {"x0": a, "x1": b}
-        if way == "overlap":
-            self.made.append(f"base = sample({2 * length}{tail})")
-            shift = self.rng.choice((1, length - 1, length, 0))
-            return {"x0": f"base[:{length}]", "x1": f"base[{shift}:{shift + length}]"}
-        if way == "whole":
-            self.made.append(f"base = sample({length}{tail})")
-            return {"x0": "base[:]", "x1": "base"}
-        second = {
-            "same": "x0",
-            "view": "x0.view_as(x0)",
-            "detached": "x0.detach()",
-            "turned": "x0.flatten()[: x0.numel()].view_as(x0)",
-        }[way]
-        return {"x0": plain, "x1": second}
-
-    def _after(self, tensors: list[str]) -> None:
-        rng = self.rng
-        if "late" in self.moves:
-            self.made.append(f"yield attempt({rng.choice(tensors)}.detach().{rng.choice(('zero_', 'neg_'))})")
-        if "detached" in self.moves:
-            self.made.append("yield backward(out)")
-            self.made.append("yield backward(out)" if rng.random() < 0.1 else f"yield {tensors[0]}.grad")
-            return
-        if rng.random() < (0.6 if "late" not in self.moves else 1.0):
-            # Drawn by the text so far: what other programs are does not depend on it.
-            way = random.Random("\n".join(self.made)).choice(("hooks", "retained", "asked", *[""] * 9))
-            self.made += [f"seen = watched(out, {way!r})"] if way else []
-            self.made.append("yield backward(out)")
-            self.made.append(f"yield {', '.join(f'{name}.grad' for name in tensors)}")
-            self.made += ["yield seen()"] if way else []
-
-
-def program_inputs(program: _Program) -> set[str]:
-    """Names of the arguments that change their value in every call."""
-    return {argument.name for argument in program.arguments}

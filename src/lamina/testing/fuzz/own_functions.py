@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lamina.testing.fuzz.whole_programs import Whole
+from lamina.testing.fuzz.whole import Whole
 
 __all__ = ["OWN_FUNCTIONS"]
 
