@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -15,8 +16,10 @@ from lamina.base.torch_private import version_of
 from lamina.cli.app import app
 from lamina.errors import BadArgument
 from lamina.testing.fuzz import INGREDIENTS, check, fuzz, generate, minify, minify_file
+from lamina.testing.fuzz.campaign import target_of
 from lamina.testing.fuzz.minify import reduce
 from lamina.testing.fuzz.pool import Job, Worker
+from lamina.testing.fuzz.target import compile_function
 from lamina.testing.fuzz.torch_private import unbacked
 
 WRONG = "tests.testing.wrong_compilers"
@@ -176,6 +179,39 @@ def test_commands(tmp_path: Path) -> None:
     assert reduced.exit_code == 0, reduced.output
     assert len((tmp_path / "small.py").read_text()) < len(file.read_text())
     assert run.invoke(app, ["fuzz", "--programs", "2", "--compile", "none"]).exit_code == 0
+
+
+def test_options_reach_the_compile_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def compiled(function: Any, **keywords: Any) -> Any:
+        asked.append(keywords)
+        return function
+
+    monkeypatch.setattr("lamina.testing.fuzz.target.compile", compiled)
+    of_target = compile_function("lamina:interp+dynamic=true+numerics=eager+recompute=false")
+    of_target(abs)
+    of_target(abs, dynamic=False, options={"numerics": "fast"})
+    first, second = asked[-2:]
+    assert first["backend"] == second["backend"] == "interp"
+    assert (first["dynamic"], second["dynamic"]) == (True, False)
+    assert (first["options"]["numerics"], second["options"]["numerics"]) == ("eager", "fast")
+    assert first["options"]["recompute"] is False
+    assert first["options"]["strict"]
+    assert "dynamic" not in first["options"]
+
+
+def test_options_of_the_command() -> None:
+    run = CliRunner()
+    options = ["--options", "dynamic=true", "--options", "numerics=eager"]
+    done = run.invoke(app, ["fuzz", "--programs", "1", "--only", "pointwise", "--seed", "1", *options])
+    assert done.exit_code == 0, done.output
+    assert "1 programs from seed 1: 0 differ" in done.output
+    wrong = run.invoke(app, ["fuzz", "--programs", "1", "--options", "numerics"])
+    assert isinstance(wrong.exception, BadArgument)
+    assert "sets no option" in str(wrong.exception)
+    assert target_of("lamina+dynamic=true", 1) == "lamina:interp+dynamic=true"
+    assert target_of("lamina+dynamic=true", 3) == "lamina+dynamic=true"
 
 
 def test_the_classes_of_faults_are_all_within_reach() -> None:

@@ -39,6 +39,37 @@ def program(compile):
     yield out
     yield attempt(backward, out)
 """,
+    "views of results that are made without gradients": """
+def f(x):
+    a, *more = x.split(2)
+    c = x * 2
+    with torch.no_grad():
+        b, d = a[None], c[1:]
+    return b, a, c, d
+def program(compile):
+    out = compile(f)(sample(4, 4, grad=True))
+    yield out
+    yield attempt(out[0].detach().add_, 1), backward(out)
+""",
+    "what is zero by rounding, divided by zero": """
+def f(x, s):
+    v = F.batch_norm(x, None, None, training=True)
+    return v, v / abs(s)
+def program(compile):
+    g = compile(f, dynamic=True)
+    for s in (0.0, -0.0, 1.0):
+        yield g(sample(3, 8, seed=2), s)
+""",
+    "gradients beyond float16": """
+def f(x):
+    v = (x * x).exp()
+    return torch.addcmul(x, v ** 2, x, value=0.25), v
+def program(compile):
+    x = sample(5, 5, dtype=torch.float16, seed=1, grad=True)
+    out = compile(f)(x)
+    yield out
+    yield backward(out), x.grad
+""",
     "a windowed view that is written to": """
 def f(x):
     v = x * 2

@@ -131,6 +131,7 @@ a_little = changed(_in_the_middle)
 much = changed(lambda result: result * 1.001)
 ones = changed(torch.ones_like)
 exact_norm = changed(lambda result: torch.where(result.abs() < 1e-9, 0.0, result))
+other_infinities = changed(lambda result: torch.where(result.isinf(), -result, result))
 other_gradients = changed(lambda result: _OtherZeros.apply(result))
 other_signs = changed(lambda result: torch.where(result == 0, -result, result))
 
@@ -187,6 +188,23 @@ def test_operations_within_attention_with_functions_are_looked_at() -> None:
     with torch.no_grad(), SumsSeen() as seen:
         flex_attention(x, x, x)
     assert {torch.ops.aten.bmm.default} <= seen.operations
+
+
+DIVIDED = """
+def f(x):
+    return x.sum(-1) / DIVISOR
+def program(compile):
+    yield compile(f)(torch.full((4, 7), 0.1) - 0.1 * torch.eye(4, 7) * 7)
+"""
+
+
+def test_what_rounding_makes_infinite_in_eager_is_not_decided() -> None:
+    """A sum that is zero but for rounding is positive, negative or zero by the order of its terms."""
+    verdict = check(HEAD + DIVIDED.replace("DIVISOR", "0.0"), f"{__name__}:other_infinities")
+    assert verdict.ok
+    assert not verdict.decided
+    steady = DIVIDED.replace("x.sum(-1)", "(x.sum(-1) + 1)").replace("DIVISOR", "0.0")
+    assert check(HEAD + steady, f"{__name__}:other_infinities").kind == "value"
 
 
 def test_exact_results_are_not_rounded_otherwise() -> None:

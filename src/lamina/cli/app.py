@@ -131,7 +131,7 @@ def fuzz(
     seconds: Annotated[float, typer.Option(help="How long one draw of a program may take.", min=1)] = 120.0,
     to: Annotated[Path | None, typer.Option(help="Folder that takes the programs that differ.")] = None,
     options: Annotated[
-        list[str] | None, typer.Option(help="An option of Lamina's, as capture=own; may be given again.")
+        list[str] | None, typer.Option(help="Lamina's, as capture=own or dynamic=true; may be given again.")
     ] = None,
 ) -> None:
     """Run random programs eagerly and compiled, and tell what differs; exits with status 1 if anything does.

@@ -23,9 +23,16 @@ class Driver:
     """Writes the calls: new arguments, modes around a call, sharing between arguments, gradients, later writes."""
 
     def __init__(
-        self, rng: random.Random, arguments: list[Argument], moves: set[str], sizes: dict[str, int], form: str
+        self,
+        rng: random.Random,
+        arguments: list[Argument],
+        moves: set[str],
+        sizes: dict[str, int],
+        form: str,
+        draws: bool = False,
     ) -> None:
         self.rng, self.arguments, self.moves, self.sizes, self.form = rng, arguments, moves, sizes, form
+        self.draws = draws
         self.made: list[str] = []
 
     def lines(self) -> list[str]:
@@ -117,6 +124,8 @@ class Driver:
         if rng.random() < (0.6 if "late" not in self.moves else 1.0):
             # Drawn by the text so far: what other programs are does not depend on it.
             way = random.Random("\n".join(self.made)).choice(("hooks", "retained", "asked", *[""] * 9))
+            if way == "hooks" and self.draws:  # then they get what arrives from outside, and a warning says so
+                way = ""
             self.made += [f"seen = watched(out, {way!r})"] if way else []
             self.made.append("yield backward(out)")
             self.made.append(f"yield {', '.join(f'{name}.grad' for name in tensors)}")

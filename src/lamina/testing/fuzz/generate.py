@@ -14,6 +14,7 @@ from lamina.testing.fuzz.model_programs import MODELS
 from lamina.testing.fuzz.nested import NESTED
 from lamina.testing.fuzz.own_functions import OWN_FUNCTIONS
 from lamina.testing.fuzz.parts import PARTS
+from lamina.testing.fuzz.results import RESULTS
 from lamina.testing.fuzz.state import STATE
 from lamina.testing.fuzz.templates import BLOCKS, TEMPLATES
 from lamina.testing.fuzz.whole_programs import WHOLE
@@ -22,10 +23,10 @@ from lamina.testing.fuzz.writer import Writer
 __all__ = ["INGREDIENTS", "Ingredient", "generate"]
 
 HEADER = (
-    "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
+    "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
     "from lamina.testing.fuzz import attempt, backward, loss, pause, sample, unbacked, watched\n"
 )
-_WHOLE = {**WHOLE, **MODELS, **NESTED, **EXTREMES, **STATE, **COMPARED, **OWN_FUNCTIONS, **PARTS}
+_WHOLE = {**WHOLE, **MODELS, **NESTED, **EXTREMES, **STATE, **COMPARED, **OWN_FUNCTIONS, **PARTS, **RESULTS}
 """Entire programs, by name."""
 
 
@@ -63,6 +64,8 @@ INGREDIENTS: dict[str, Ingredient] = {
         Ingredient("foreach", 0.5, "lists of tensors at once, one of them twice", "foreach"),
         Ingredient("overlaps", 0.7, "writes whose source and target overlap", "overlaps"),
         Ingredient("indexing", 1.5, "gathers and scatters", "indexing", inputs=("int",)),
+        Ingredient("added", 0.7, "what is added to known places, known numbers among it", "added", inputs=("int",)),
+        Ingredient("widths", 0.7, "integers beyond the width of a type or of a range", "widths", inputs=("k",)),
         Ingredient("data", 1.5, "sizes and numbers that the data decides", "data", ("unbacked",), ("int",)),
         Ingredient("concats", 1, "concatenations of concatenations", "concats"),
         Ingredient("overflow", 1, "integers at the ends of their range", "overflow", inputs=("limits",)),
@@ -300,7 +303,8 @@ class _Program:
 
     def _function(self, body: list[str]) -> str:
         names = [a.name for a in self.arguments]
-        driver = Driver(self.rng, self.arguments, self.moves, self.sizes, self.form).lines()
+        draws = any(name in line for line in body for name in ("dropout", "rand", "bernoulli", "normal_", "rrelu"))
+        driver = Driver(self.rng, self.arguments, self.moves, self.sizes, self.form, draws).lines()
         if self.form == "module":
             lines = ["class Net(nn.Module):", "    def __init__(self):", "        super().__init__()"]
             for name, made in self._members():

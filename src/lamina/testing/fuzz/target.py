@@ -20,6 +20,9 @@ LAMINA = "lamina"
 _TURNS = "turns"
 """The interpreter, with calls of each graph in turns with eager: ``compare_eager="always"``."""
 
+_KEYWORDS = ("dynamic", "fullgraph")
+"""What ``lamina.compile`` takes beside its options."""
+
 
 def is_lamina(name: str) -> bool:
     """Whether the compile function takes Lamina's options."""
@@ -30,7 +33,8 @@ def compile_function(name: str) -> Callable[..., Any]:
     """``none`` leaves functions as they are, ``lamina`` and ``lamina:BACKEND`` compile with Lamina, strictly; under
     ``lamina:turns`` every graph that may be takes its calls in turns with eager.
 
-    ``+name=value`` after those of Lamina's sets an option, as often as there are such.
+    ``+name=value`` after those of Lamina's sets an option, or ``dynamic`` or ``fullgraph``, as often as there are such;
+    what a program asks for itself goes before.
     ``package.module:function`` is a function like ``torch.compile``; keywords that it has no parameters for are left
     out. Any other name is a backend of torch.compile. Raises ``BadArgument`` for a name that is none of them.
     """
@@ -70,8 +74,10 @@ def _unchanged(function: Any = None, **_: Any) -> Any:
 def _with_lamina(
     backend: str, more: Mapping[str, Any], function: Any, *, options: Mapping[str, Any] | None = None, **keywords: Any
 ) -> Any:
-    given = {"progress": False, "strict": True, **more, **(options or {})}
-    return compile(function, backend=backend, options=given, **keywords)
+    asked = {name: more[name] for name in _KEYWORDS if name in more}
+    given = {name: value for name, value in more.items() if name not in _KEYWORDS}
+    given = {"progress": False, "strict": True, **given, **(options or {})}
+    return compile(function, backend=backend, options=given, **{**asked, **keywords})
 
 
 def _with_torch(backend: str, function: Any, *, options: Mapping[str, Any] | None = None, **keywords: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lamina.testing.fuzz import attempt, backward, loss, pause, sample, unbacked
+from lamina.testing.fuzz import attempt, backward, loss, pause, sample, unbacked, watched
 
 """
 

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ MOST = 4096
 """Elements of a tensor."""
 
 NAMES: dict[str, Any] = {
+    "np": np,
     "torch": torch,
     "nn": nn,
     "F": nn.functional,
