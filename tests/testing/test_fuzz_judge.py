@@ -136,6 +136,7 @@ a_little = changed(_in_the_middle)
 much = changed(lambda result: result * 1.001)
 ones = changed(torch.ones_like)
 exact_norm = changed(lambda result: torch.where(result.abs() < 1e-9, 0.0, result))
+a_little_everywhere = changed(lambda results: (_in_the_middle(results[0]), results[1]))
 exact_norm_divided = changed(lambda result: torch.where(_is_mean(result), torch.nan, result))
 other_gradients = changed(lambda result: _OtherZeros.apply(result))
 other_signs = changed(lambda result: torch.where(result == 0, -result, result))
@@ -210,6 +211,24 @@ def test_what_rounding_makes_infinite_in_eager_is_not_decided() -> None:
     assert verdict.ok
     assert not verdict.decided
     assert check(HEAD + DIVIDED.replace("MORE", "9"), norm).kind == "value"
+
+
+REFUSED_LATER = """
+def f(x, y):
+    return F.layer_norm(x, x.shape[-1:]).exp(), x @ y
+def program(compile):
+    g = compile(f)
+    x = sample(4, 8, seed=1)
+    yield g(x, x.t())
+    yield attempt(g, x, x.t().bfloat16())
+"""
+
+
+def test_results_before_eager_refuses_matrices_of_two_dtypes_are_judged_as_others() -> None:
+    """In double precision both are of one dtype, so that nothing is refused; what came before is the reference."""
+    program = HEAD + REFUSED_LATER
+    assert check(program, f"{__name__}:a_little_everywhere").kind == "value"
+    assert check(program, "lamina:interp").ok
 
 
 def test_exact_results_are_not_rounded_otherwise() -> None:

@@ -90,9 +90,9 @@ def _is_written_over(leaf: Any) -> bool:
 
 def undecided(eager: Trace, exact: Trace | None) -> bool:
     """Whether rounding turned a step in eager itself, so that nothing certain can be said of the values."""
-    if exact is None or eager.leaves.keys() != exact.leaves.keys():
+    if exact is None or exact.leaves.keys() - eager.leaves.keys():
         return True
-    return any(unstable(a, exact.leaves[path]) for path, a in eager.leaves.items())
+    return any(unstable(eager.leaves[path], known) for path, known in exact.leaves.items())
 
 
 def unstable(eager: Any, exact: Any) -> bool:
