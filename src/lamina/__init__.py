@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lamina.options import Options, list_options
     from lamina.record import Record, records
     from lamina.testing.verify import verify
-    from lamina.tuner.result import load
+    from lamina.tuner.saved import load
     from lamina.tuner.search import tune
 
 __all__ = [
@@ -64,7 +64,7 @@ _PLACES = {
     "options": ("Options", "list_options"),
     "record": ("Record", "records"),
     "testing.verify": ("verify",),
-    "tuner.result": ("load",),
+    "tuner.saved": ("load",),
     "tuner.search": ("tune",),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _PLACES.items() for name in names}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -21,12 +20,10 @@ from lamina.tuner import search
 from lamina.tuner.building import build
 from lamina.tuner.candidates import candidates_for
 from lamina.tuner.journal import Journal
-from lamina.tuner.objective import Objective
 from lamina.tuner.process import Processes
 from lamina.tuner.programs import Subject
-from lamina.tuner.result import Environment, Result
 from lamina.tuner.samples import samples_of
-from lamina.tuner.values import EAGER, Candidate, Figures, Interval, Part, Row, mix_of
+from lamina.tuner.values import Candidate, Figures, Interval, Part, Row, mix_of
 from tests.architecture.source import ROOT
 from tests.tuner.models import batch, first_half, mean_square, no_metric, no_tensor, small
 
@@ -80,54 +77,9 @@ def test_a_killed_run_goes_on_where_it_was(book: Path, monkeypatch: pytest.Monke
     assert len(Journal(book).rows()) == 2
 
 
-def test_a_saved_result_is_data_and_is_loaded(book: Path, tmp_path: Path) -> None:
-    result = tuned(book)
-    path = tmp_path / "tuned.json"
-    result.save(path)
-    again = lamina.load(path, small(), torch.randn(4, 16))
-    assert again.rows == result.rows
-    assert again.pick("throughput").chosen.candidate.name == "eager"
-    with pytest.raises(BadArgument, match="another model"):
-        lamina.load(path, small(8))
-    data = json.loads(path.read_text())
-    data["device"]["processor"] = "another"
-    path.write_text(json.dumps(data))
-    with pytest.raises(BadArgument, match="measured on another device: processor is"):
-        lamina.load(path, small())
-    path.write_text("[")
-    with pytest.raises(BadArgument, match="no saved result"):
-        lamina.load(path, small())
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: data.pop("objective"),
-        lambda data: data.update(objective="speed"),
-        lambda data: data.pop("rows"),
-        lambda data: data.update(rows=3),
-        lambda data: data.update(device=7),
-        lambda data: data.update(chosen="another"),
-        lambda data: data.update(chosen="constant"),
-        lambda data: data["rows"][0].update(verdict="best"),
-        lambda data: data["rows"][0]["figures"].update(p50="fast"),
-        lambda data: data["rows"][0].update(candidate=[]),
-    ],
-)
-def test_a_saved_result_that_is_damaged_is_refused(book: Path, tmp_path: Path, damage: Callable[[Any], None]) -> None:
-    path = tmp_path / "saved.json"
-    Result(small(), (row_of(EAGER, "baseline"), Row(WRONG, "refused")), Objective(), Environment({}, {})).save(path)
-    assert lamina.load(path, small()).chosen.candidate == EAGER
-    data = json.loads(path.read_text())
-    damage(data)
-    path.write_text(json.dumps(data))
-    with pytest.raises(BadArgument, match=r"(?s)is damaged: .*tune again"):
-        lamina.load(path, small())
-
-
-def row_of(candidate: Candidate, verdict: str) -> Row:
+def row_of(candidate: Candidate, verdict: str, **given: Any) -> Row:
     figures = Figures(0.01, 0.02, 0.01, 0.01, Interval(1, 1, 1), 0.0, 9, 1.0, 1.0, 0.1, 0.1, 0.0)
-    return Row(candidate, verdict, "", figures)
+    return Row(candidate, verdict, "", replace(figures, **given))
 
 
 def test_what_cannot_be_tuned_is_said(book: Path) -> None:

@@ -11,7 +11,7 @@ from lamina.aitune.modules import Module, tuned_modules
 from lamina.errors import BadArgument
 from lamina.tuner.files import write_whole
 from lamina.tuner.parts import modules_in, replaced
-from lamina.tuner.result import restored
+from lamina.tuner.saved import restored
 
 __all__ = ["load", "save"]
 
@@ -39,10 +39,12 @@ def save(module: Any, path: str | Path) -> None:
     write_whole(path, json.dumps(data, indent=1, sort_keys=True))
 
 
-def load(module: Any, path: str | Path) -> Any:
+def load(module: Any, path: str | Path, *, allow_code: bool = False) -> Any:
     """``module``, an object as it was before ``wrap`` or after it, with the choices of a file that ``save`` wrote.
 
-    Raises ``BadArgument`` for a file that is none of these, another object, and another device.
+    ``allow_code``: also choices that name code, as those of backends of your own may. Where other versions are
+    installed than those that a choice was measured with, a warning says so. Raises ``BadArgument`` for a file that is
+    none of these, another object, another device, and a choice that names code or needs what is not installed.
     """
     held = modules_in(module)
     new: dict[int, Any] = {}
@@ -54,7 +56,7 @@ def load(module: Any, path: str | Path) -> Any:
         for graph in saved["graphs"]:
             shapes = [{name: tuple(sizes) for name, sizes in shape.items()} for shape in graph["shapes"]]
             own.graphs[graph["key"]] = Graph(graph["key"], shapes)
-            own.results[graph["key"]] = restored(graph["result"], own.module, str(path))
+            own.results[graph["key"]] = restored(graph["result"], own.module, str(path), None, allow_code)
         if own is not there:
             new[id(there)] = own
     return replaced(module, new)

@@ -21,11 +21,11 @@ from lamina.tuner.programs import Built
 from lamina.tuner.torch_private import slots_of, stamp_of, with_forward, without_hooks
 from lamina.tuner.values import Candidate, parts_in
 
-__all__ = ["build"]
+__all__ = ["DTYPES", "KINDS", "build"]
 
 Model = Callable[..., Any]
 
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def build(candidate: Candidate, model: Model) -> Built:
@@ -124,7 +124,7 @@ def _autocast(model: Model, dtype: str, compiled: str = "", **settings: Any) -> 
     first = next(iter(tensors_of(model)), None)
     given, device = (torch.float32, "cpu") if first is None else (first.dtype, first.device.type)
     call = _compiled(model, compiled, **settings)
-    narrow = _DTYPES[dtype] if dtype else torch.get_autocast_dtype(device)
+    narrow = DTYPES[dtype] if dtype else torch.get_autocast_dtype(device)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with torch.autocast(device, narrow):
@@ -196,3 +196,6 @@ _BUILDERS: Mapping[str, Callable[..., Built]] = MappingProxyType(
         "mix": _mix,
     }
 )
+
+KINDS = tuple(_BUILDERS)
+"""What ``Candidate.kind`` may be."""

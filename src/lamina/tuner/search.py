@@ -205,7 +205,7 @@ class _Search:
         """The rows with the numbers of their jobs, as they come."""
         spread = []
         for number, job in enumerate(jobs):
-            row = self._known(self._key(job)) or _not_there(job)
+            row = self._known(job) or _not_there(job)
             if row is None and self.fleet is not None:
                 spread.append(number)
             else:
@@ -238,10 +238,10 @@ class _Search:
     def _key(self, job: Job) -> str:
         return row_key(self.key, job.facts(), self.environment.device, self.environment.versions)
 
-    def _known(self, key: str) -> Row | None:
-        """The row of the journal, where it holds for the limits of this run."""
-        row = None if self.known is None else self.known.get(key)
-        return row if row is not None and self.limits.holds(row) else None
+    def _known(self, job: Job) -> Row | None:
+        """The row of the journal, where it holds for the limits of this run; the file does not say what is run."""
+        row = None if self.known is None else self.known.get(self._key(job))
+        return replace(row, candidate=job.candidate) if row is not None and self.limits.holds(row) else None
 
     def _left(self, job: Job) -> float:
         """Seconds that a candidate may take now. Eager is always run: without it there is nothing to say."""
@@ -269,7 +269,7 @@ class _Search:
         """The row, if another run has measured it meanwhile."""
         if self.known is not None:
             self.known.update(self.book.rows())
-        return self._known(self._key(job))
+        return self._known(job)
 
     def _examined(self, job: Job) -> Row:
         limit = self._left(job)
