@@ -55,9 +55,26 @@ def _torch_compile(model: Model, channels_last: bool = False, **settings: Any) -
     return _of_copy(model, lambda own: _contiguous(torch.compile(_innermost(own), **settings)))
 
 
-def _channels_last(model: Model, compiled: str = "") -> Built:
-    """Weights of convolutions with channels innermost; outputs are given back contiguous."""
+def _channels_last(model: Model, compiled: str = "", own_weights: bool = True) -> Built:
+    """Weights of convolutions and what comes in with channels innermost; outputs are given back contiguous.
+
+    Without ``own_weights`` those of the model stay as they are, and convolutions rearrange them in each call: gradients
+    reach the model's parameters.
+    """
+    if not own_weights:
+        return Built(_contiguous(_rearranged(_compiled(model, compiled))))
     return _of_copy(model, lambda own: _contiguous(_compiled(_innermost(own), compiled)))
+
+
+def _rearranged(call: Model) -> Model:
+    def other(leaf: Any) -> Any:
+        images = isinstance(leaf, Tensor) and leaf.dim() == 4 and leaf.layout is torch.strided
+        return leaf.contiguous(memory_format=torch.channels_last) if images else leaf
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return call(*mapped(args, other), **mapped(kwargs, other))
+
+    return run
 
 
 def _innermost(own: nn.Module) -> nn.Module:

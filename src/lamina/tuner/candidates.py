@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 from torch import nn
 
 from lamina.backends.adapters.optional import absent
 from lamina.backends.registry import BUILT_IN
 from lamina.options import MODES
+from lamina.tuner.objects import tensors_in
 from lamina.tuner.parts import tensors_of
 from lamina.tuner.programs import Subject
 from lamina.tuner.values import Candidate, parts_in
 
-__all__ = ["candidates_for", "device_of", "lacking"]
+__all__ = ["candidates_for", "device_of", "drawing_alike", "lacking"]
+
+
+_EAGERS = ("channels-last", "autocast", "tf32")
+"""Kinds whose candidates run eager's operators, unless they are ``compiled`` as well."""
 
 
 def device_of(subject: Subject) -> torch.device:
-    """The device of the model's parameters, or of the first tensor of the inputs."""
-    held = tensors_of(subject.model)
+    """The device of the model's parameters, or of the first tensor of the inputs, those on a GPU before others."""
     sample = subject.samples[0]
-    given = [v for v in (*sample.args, *sample.kwargs.values()) if isinstance(v, torch.Tensor)]
-    return next((t.device for t in (*held, *given)), torch.device("cpu"))
+    held = [*tensors_of(subject.model), *tensors_in((sample.args, sample.kwargs))]
+    found = [t.device for t in held if t.device.type != "cpu"] or [t.device for t in held]
+    return next(iter(found), torch.device("cpu"))
 
 
 def candidates_for(subject: Subject, *, lossy: bool) -> tuple[Candidate, ...]:
@@ -32,16 +40,35 @@ def candidates_for(subject: Subject, *, lossy: bool) -> tuple[Candidate, ...]:
         Candidate("torch.compile", "torch.compile", cost=2),
         *(Candidate(f"lamina, {mode}", "lamina", {"mode": mode}, cost=3) for mode in graphs[1:]),
     ]
-    if not subject.training and isinstance(subject.model, nn.Module) and _convolves(subject.model):
+    if isinstance(subject.model, nn.Module) and _convolves(subject.model):
+        weights = {"own_weights": False} if subject.training else {}
         found += [
-            Candidate("channels-last", "channels-last", cost=2),
-            Candidate("lamina, channels-last", "channels-last", {"compiled": "lamina"}, cost=3),
+            Candidate("channels-last", "channels-last", weights, cost=2),
+            Candidate("lamina, channels-last", "channels-last", {"compiled": "lamina", **weights}, cost=3),
         ]
     if not subject.training:
         found.append(Candidate("lamina, frozen", "lamina", {"options": {"freeze": True}}, cost=3))
         found += _runtimes(device)
     found += [Candidate(f"torch.compile, {mode}", "torch.compile", {"mode": mode}, cost=3) for mode in graphs[1:]]
     return (*found, *(_lossy(subject, device) if lossy else ()))
+
+
+def drawing_alike(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Those of ``candidates`` that draw eager's random numbers, the compilers among them with the option to do so: of
+    a model with dropout in training the others give something else.
+    """
+    found = []
+    for candidate in candidates:
+        given = dict(candidate.settings)
+        if candidate.kind == "lamina" and not {"backend", "options"} & {*given}:
+            given["options"] = {"numerics": "eager"}
+        elif candidate.kind == "torch.compile" and not given:
+            given["options"] = {"fallback_random": True}
+        elif candidate.kind not in _EAGERS or given.get("compiled"):
+            continue
+        named = f"{candidate.name}, eager's random numbers" if given != candidate.settings else candidate.name
+        found.append(replace(candidate, name=named, settings=given))
+    return tuple(found)
 
 
 def _runtimes(device: torch.device) -> list[Candidate]:

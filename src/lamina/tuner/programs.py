@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +12,11 @@ from torch import Tensor, nn
 
 from lamina.base.reference import copied
 from lamina.errors import BadArgument
+from lamina.tuner.objects import opened, spent
 from lamina.tuner.parts import tensors_of
 from lamina.tuner.samples import Sample
 
-__all__ = ["Built", "Subject", "opened", "program", "timed_call"]
+__all__ = ["Built", "Subject", "program", "timed_call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def program(call: Callable[..., Any], loss: Callable[[Any], Tensor] | None) -> C
     """What one call shows: the outputs, objects opened up; in training the loss, which the caller differentiates."""
 
     def outputs(*args: Any, **kwargs: Any) -> Any:
-        return opened(call(*args, **kwargs))
+        return opened(spent(call(*args, **kwargs)))
 
     def step(*args: Any, **kwargs: Any) -> Any:
         assert loss is not None
@@ -81,44 +81,6 @@ def _detached(value: Any) -> Any:
     return copy.copy(value)
 
 
-def opened(value: Any, within: tuple[int, ...] = ()) -> Any:
-    """``value`` with objects that hold tensors as mappings of what they hold, so that all of it is compared."""
-    if isinstance(value, (Tensor, bool, int, float, complex, str, bytes, type(None), torch.dtype, nn.Module)):
-        return value
-    if id(value) in within:
-        return "itself"
-    within = (*within, id(value))
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(opened(item, within) for item in value))
-    if type(value) in (tuple, list):
-        return type(value)(opened(item, within) for item in value)
-    if type(value) is dict:
-        return {key: opened(item, within) for key, item in value.items()}
-    held = _held(value)
-    return value if held is None else {"class": type(value).__qualname__, **opened(held, within)}
-
-
-def _held(value: Any) -> dict[Any, Any] | None:
-    """What an object holds, by name; None if nothing can be told."""
-    found: dict[Any, Any] = {}
-    if isinstance(value, Mapping):
-        found.update(value)
-    elif isinstance(value, (Sequence, set, frozenset)):
-        found.update(enumerate(value))
-    elif callable(value):
-        return None
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        found.update({f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)})
-    names = [n for kind in type(value).__mro__ for n in _texts(getattr(kind, "__slots__", ()))]
-    found.update({n: getattr(value, n) for n in names if hasattr(value, n)})
-    found.update(getattr(value, "__dict__", {}))
-    return found or None
-
-
-def _texts(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
 def timed_call(call: Callable[..., Any], subject: Subject, owner: Callable[..., Any]) -> Callable[[], Any]:
     """A call of the first sample, or a training step: forward, loss and backward; what ``owner`` holds has no gradients
     before it.
@@ -130,7 +92,7 @@ def timed_call(call: Callable[..., Any], subject: Subject, owner: Callable[..., 
 
         def infer() -> Any:
             with torch.no_grad():
-                return call(*args, **kwargs)
+                return spent(call(*args, **kwargs))
 
         return infer
     parameters = tensors_of(owner)

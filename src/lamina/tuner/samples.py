@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lamina.base.accuracy import tensors
 from lamina.base.reference import copied, mapped
 from lamina.errors import BadArgument
+from lamina.tuner.objects import opened, tensors_in
 
 __all__ = ["Sample", "calls_of", "held_out", "rows_of", "samples_of", "structure"]
 
 _MOST = 4
 """Calls taken of an iterable: what is kept apart for verification and what is timed."""
+_KINDS = {kind: f"a tensor of the layout {kind}" for kind in (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)}
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The arguments of one call of the model."""
+    """The arguments of one call of the model; ``made_up``: the user gave others."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    made_up: bool = False
 
 
 def samples_of(inputs: Any) -> tuple[Sample, ...]:
@@ -54,6 +57,19 @@ def calls_of(inputs: Any) -> Iterator[Sample]:
 
 
 def _sample(item: Any) -> Sample:
+    found = _given(item)
+    for tensor in tensors_in((found.args, found.kwargs)):
+        kind = "a nested tensor" if tensor.is_nested else _KINDS.get(tensor.layout, "")
+        if tensor.device.type == "meta":
+            kind = "a tensor of the device meta"
+        if kind:
+            raise BadArgument(
+                f"an input is {kind}, for which nothing can be compared with eager", remedy="give dense tensors"
+            )
+    return found
+
+
+def _given(item: Any) -> Sample:
     if isinstance(item, Sample):
         return item
     if isinstance(item, Mapping):
@@ -64,30 +80,45 @@ def _sample(item: Any) -> Sample:
 
 
 def held_out(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
-    """Inputs that are verified and never timed: the later ones, and the first with its floating elements reordered."""
+    """Inputs that are verified and never timed: the later ones, and the first with its elements in another order."""
     return (*samples[1:], _reordered(samples[0]))
 
 
 def _reordered(sample: Sample) -> Sample:
-    """The same arguments with the elements of each floating tensor in another order; integers may be positions."""
-    generator = torch.Generator().manual_seed(0)
+    """The same arguments with the elements of each floating tensor in another order.
 
-    def other(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not leaf.is_floating_point() or leaf.layout is not torch.strided:
-            return leaf
-        order = torch.randperm(leaf.numel(), generator=generator).to(leaf.device)
-        with torch.no_grad():
-            leaf.copy_(leaf.clone().flatten()[order].view(leaf.shape))
+    Without a floating one, those of integers and truth values, unless they are sorted: positions and offsets are.
+    """
+    generator = torch.Generator().manual_seed(0)
+    args, kwargs = copied(mapped((sample.args, dict(sample.kwargs)), _apart))
+    shared = {id(t) for t in tensors_in((sample.args, sample.kwargs))}
+    held = [t for t in tensors_in((args, kwargs)) if t.layout is torch.strided and id(t) not in shared]
+    floating = [t for t in held if t.is_floating_point() or t.is_complex()]
+    with torch.no_grad():
+        for tensor in floating or [t for t in held if not _is_sorted(t)]:
+            order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+            tensor.copy_(tensor.clone().flatten()[order].view(tensor.shape))
+    return Sample(args, kwargs, made_up=True)
+
+
+def _apart(leaf: Any) -> Any:
+    """A copy of an object, where one can be made; tensors are copied elsewhere."""
+    if isinstance(leaf, (Tensor, nn.Module)) or callable(leaf):
+        return leaf
+    try:
+        return copy.deepcopy(leaf)
+    except Exception:
         return leaf
 
-    args, kwargs = copied((sample.args, dict(sample.kwargs)))
-    with torch.no_grad():
-        return Sample(mapped(args, other), mapped(kwargs, other))
+
+def _is_sorted(tensor: Tensor) -> bool:
+    steps = tensor.flatten().to(torch.int64).diff()
+    return bool((steps >= 0).all()) or bool((steps <= 0).all())
 
 
 def rows_of(sample: Sample) -> int:
     """The size of the leading axis of the first tensor, which throughput counts; 1 without one."""
-    first = next(iter(tensors([*sample.args, *sample.kwargs.values()])), None)
+    first = next(iter(tensors_in((sample.args, sample.kwargs))), None)
     return int(first.shape[0]) if first is not None and first.dim() else 1
 
 
@@ -99,4 +130,4 @@ def structure(sample: Sample) -> list[str]:
             return f"{leaf.dtype} {tuple(leaf.shape)} {tuple(leaf.stride())} {leaf.device} {leaf.requires_grad}"
         return repr(leaf) if isinstance(leaf, (bool, int, float, str, type(None))) else type(leaf).__qualname__
 
-    return [repr(mapped(list(sample.args), told)), repr(mapped(dict(sample.kwargs), told))]
+    return [repr(mapped(opened(value), told)) for value in (list(sample.args), dict(sample.kwargs))]

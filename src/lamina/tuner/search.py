@@ -14,7 +14,7 @@ from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
 from lamina.runtime.clock import CLOCK
 from lamina.tuner.arguments import checked, checked_lists, journal_path, seconds_of
-from lamina.tuner.candidates import candidates_for, device_of, lacking
+from lamina.tuner.candidates import candidates_for, device_of, drawing_alike, lacking
 from lamina.tuner.fleet import Fleet
 from lamina.tuner.identity import row_key, subject_key
 from lamina.tuner.journal import Journal
@@ -39,6 +39,8 @@ EXECUTORS = ("local", "ray")
 """Where candidates are measured."""
 
 _SEE = "see that model(*inputs) runs, and fits its limits; the items of a tuple are the arguments of one call"
+
+_KEEP = "keep what one call leaves for the next, such as a cache, in tensors of buffers, or pass it as an argument"
 
 _SHARE = 0.25
 """Of the budget, what one candidate may take at most."""
@@ -124,7 +126,10 @@ def tune(
         search = _Search(subject, job, limits, book, environment, told, known if resume else None)
         if executor == "ray":
             search.fleet = lambda: opened.enter_context(Fleet(subject, device_of(subject), job.settings.threads))
-        rows = [*search.rows((EAGER,)), *search.rows(chosen)]
+        rows = search.rows((EAGER,))
+        if candidates is None and rows[0].draws and metric is None:
+            chosen = drawing_alike(chosen)
+        rows += search.rows(chosen)
         wanted = candidates is None if modules is None else modules
         parts = parts_named(wanted, rows[0].parts, held)
         singles = search.rows(candidates_for_parts(parts, chosen))
@@ -193,7 +198,9 @@ class _Search:
             self.told.row(row)
             eager = row.candidate == EAGER
             if row.reason.startswith(EAGER_FAILED) or (eager and row.verdict != "baseline"):
-                raise BadArgument(f"nothing can be tuned: {row.reason}", remedy=_SEE)
+                differs = row.verdict == "refused"
+                what = f"two calls of the model give different results, {row.reason}" if differs else row.reason
+                raise BadArgument(f"nothing can be tuned: {what}", remedy=_KEEP if differs else _SEE)
             if eager:
                 self.own = row.figures
             elif row.figures is not None:

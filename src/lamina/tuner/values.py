@@ -157,8 +157,9 @@ class Part:
 class Row:
     """What became of a candidate: one of ``VERDICTS``, the reason in words, figures if it was timed, its last lines.
 
-    Eager's row has the ``parts`` of the model that are worth candidates of their own. ``limit`` is what a candidate was
-    given that hung, in seconds, or ran out of memory, in bytes: with more it may be right.
+    Eager's row has the ``parts`` of the model that are worth candidates of their own, and whether a call ``draws``
+    random numbers. ``limit`` is what a candidate was given that hung, in seconds, or ran out of memory, in bytes: with
+    more it may be right.
     """
 
     candidate: Candidate
@@ -169,6 +170,7 @@ class Row:
     seconds: float = 0.0
     parts: tuple[Part, ...] = ()
     limit: float = 0.0
+    draws: bool = False
 
     def flaw(self) -> str:
         """What cannot be in a row that was measured, "" if all of it can: for rows that are read from files."""
@@ -189,6 +191,7 @@ class Row:
             "seconds": self.seconds,
             "parts": [asdict(part) for part in self.parts],
             "limit": self.limit,
+            "draws": self.draws,
         }
 
     @classmethod
@@ -204,6 +207,7 @@ class Row:
             data["seconds"],
             tuple(map(Part.from_json, data.get("parts", ()))),
             data.get("limit", 0.0),
+            data.get("draws", False),
         )
 
 

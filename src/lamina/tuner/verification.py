@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,19 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.base.accuracy import error, tensors
+from lamina.base.accuracy import error
 from lamina.base.reference import copied
 from lamina.testing.fuzz.differ import Difference
 from lamina.testing.fuzz.observe import Raised, Seen, Trace
 from lamina.testing.runs import Runs, differing
 from lamina.testing.torch_private import compiled_anew
-from lamina.tuner.programs import Built, Subject, opened, program
+from lamina.tuner.objects import spent, tensors_in
+from lamina.tuner.programs import Built, Subject, program
 from lamina.tuner.samples import Sample
 
 __all__ = ["Allowed", "EagerRaised", "Reference", "Verified"]
 
 
-_DRAWN = "; eager draws random numbers, and this candidate others: to tune such a model, set its dropout to 0"
+_DRAWN = (
+    "; eager draws random numbers, and this candidate others: use one that draws eager's, such as Lamina with "
+    'numerics="eager", or set dropout to 0'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +68,31 @@ class Reference:
     def __init__(self, subject: Subject, samples: tuple[Sample, ...]) -> None:
         self.subject = subject
         self.cases: list[_Case] = []
-        for number, sample in enumerate(samples):
-            with torch.set_grad_enabled(subject.training):
-                runs = Runs(subject.model, sample.args, dict(sample.kwargs), {})
-                step = program(subject.model, subject.loss)
-                eager = runs.run(step)
-                raised = eager.leaves.get("end")
-                if isinstance(raised, Raised):
-                    if number == 0:
-                        raise EagerRaised(f"{raised.kind}: {raised.text}")
-                    continue  # an input that was made up, and is none for this model
-                self.cases.append(_Case(sample, runs, eager, runs.exact(step)))
+        for sample in samples:
+            self._run(sample)
+        if not self.cases:  # no other input is one for this model
+            self._run(subject.samples[0])
         self.metric = None if subject.metric is None else _measured(subject.metric, subject.model)
+
+    def _run(self, sample: Sample) -> None:
+        with torch.set_grad_enabled(self.subject.training):
+            runs = Runs(self.subject.model, sample.args, dict(sample.kwargs), {})
+            step = program(self.subject.model, self.subject.loss)
+            eager = runs.run(step)
+            raised = eager.leaves.get("end")
+            if not isinstance(raised, Raised):
+                self.cases.append(_Case(sample, runs, eager, runs.exact(step)))
+            elif not sample.made_up:
+                raise EagerRaised(f"{raised.kind}: {raised.text}")
 
     def kept(self) -> AbstractContextManager[None]:
         """Within it, calls may write to the model's state, which is as before in the end."""
         return self.cases[0].runs.state.kept() if self.cases else nullcontext()
+
+    @property
+    def draws(self) -> bool:
+        """Whether a run of eager draws random numbers."""
+        return any(case.eager.draws_numbers for case in self.cases)
 
     def verify(self, built: Built, allowed: Allowed) -> Verified:
         """Hold a candidate against eager on every sample."""
@@ -129,9 +143,12 @@ class Reference:
 
 def _measured(metric: Callable[[Callable[..., Any]], float], model: Callable[..., Any]) -> float:
     try:
-        return float(metric(model))
+        found = float(metric(model))
     except Exception as error:
         raise EagerRaised(f"its metric raises {type(error).__name__}: {error}") from error
+    if not math.isfinite(found):
+        raise EagerRaised(f"its metric is {found}")
+    return found
 
 
 def _outputs_change(call: Callable[..., Any], case: _Case, subject: Subject) -> bool:
@@ -148,7 +165,7 @@ def _outputs_change(call: Callable[..., Any], case: _Case, subject: Subject) -> 
 
 def _outputs(call: Callable[..., Any], sample: Sample) -> list[Tensor]:
     args, kwargs = copied((sample.args, dict(sample.kwargs)))
-    return [t for t in tensors([opened(call(*args, **kwargs))]) if t.layout is torch.strided and not t.is_quantized]
+    return [t for t in tensors_in(spent(call(*args, **kwargs))) if t.layout is torch.strided and not t.is_quantized]
 
 
 def _pair(path: str, eager: Trace, ours: Trace, exact: Trace | None) -> tuple[Any, Any, Any]:

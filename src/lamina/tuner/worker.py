@@ -202,7 +202,8 @@ def _examined(subject: Subject, job: Job, at: Tell) -> Row:
     if candidate.kind != "eager":
         return Row(candidate, verdict, "", measured)
     forward = timed_call(subject.model, replace(subject, loss=None), subject.model)
-    return Row(candidate, "baseline", "", measured, parts=parts_of(subject.model, forward, device))
+    parts = parts_of(subject.model, forward, device)
+    return Row(candidate, "baseline", "", measured, parts=parts, draws=reference.draws)
 
 
 def _verified_again(reference: Reference, built: Built, job: Job, before: Mapping[str, Any]) -> Verified:
