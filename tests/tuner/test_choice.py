@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from lamina.errors import BadArgument
-from lamina.tuner.choice import choose, pareto
+from lamina.tuner.choice import choose, contest, pareto
 from lamina.tuner.objective import parse_objective
 from lamina.tuner.values import EAGER, Candidate, Figures, Interval, Row
 
@@ -28,6 +29,27 @@ def test_a_tie_goes_to_the_simpler() -> None:
     assert named([BASE, row("a", "faster", 1.5, cost=3), row("b", "faster", 1.49, cost=2)], "latency") == "b"
     assert named([BASE, row("a", "faster", 1.5, cost=3), row("b", "faster", 1.2, cost=2)], "latency") == "a"
     assert named([BASE, row("a", "faster", 1.03)], "latency") == "a"
+
+
+def test_what_may_be_as_fast_and_is_simpler_is_held_against_the_fastest() -> None:
+    def rivals(*rows: Row, objective: str = "latency") -> list[str]:
+        found = contest([BASE, *rows], parse_objective(objective))
+        return [row.candidate.name for row in found or ()]
+
+    best, near = row("best", "faster", 6.3, cost=3), row("near", "faster", 5.2)
+    assert rivals(best, near) == ["best", "near"]
+    assert rivals(best, row("far", "faster", 4.0)) == []
+    assert rivals(best, row("less", "faster", 5.2, cost=4)) == []
+    assert rivals(best, row("tie", "tie", 6.2)) == []
+    assert rivals(best, row("same", "faster", 6.29)) == []  # it is taken as it is
+    assert rivals(row("first", "faster", 5.2), row("second", "faster", 6.3)) == ["second", "first"]
+    assert rivals(best, near, objective="memory") == []
+    assert rivals(best, near, objective="latency, latency<=1us") == []
+    for verdict, taken in (("tie", "near"), ("slower", "near"), ("faster", "best")):
+        settled = replace(best, against=(("near", verdict),))
+        assert named([BASE, settled, near], "latency") == taken
+        assert rivals(settled, near) == []
+        assert Row.from_json(json.loads(json.dumps(settled.to_json()))) == settled
 
 
 def test_wrong_rows_are_never_chosen() -> None:

@@ -14,13 +14,18 @@ from torch import Tensor, nn
 
 import lamina
 from lamina.errors import BadArgument
+from lamina.tuner import search, worker
 from lamina.tuner.candidates import candidates_for, device_of, drawing_alike
+from lamina.tuner.memory import _in_pools
+from lamina.tuner.process import Processes
 from lamina.tuner.programs import Subject, timed_call
 from lamina.tuner.samples import Sample, held_out, samples_of, structure
 from lamina.tuner.settings import TorchSettings
+from lamina.tuner.timing import Clock
 from lamina.tuner.values import EAGER, Candidate, Row
 from lamina.tuner.worker import Job, examine
 from tests.tuner.models import mean_square, small
+from tests.tuner.test_resume import figures
 
 
 @dataclasses.dataclass
@@ -194,6 +199,76 @@ def test_a_metric_that_is_no_number_is_said(number: float, tmp_path: Path) -> No
 
     with pytest.raises(BadArgument, match=f"its metric is {number}"):
         lamina.tune(small(), torch.ones(4, 16), candidates=(), journal=False, metric=metric, max_drop=0.1)
+
+
+SPENT: list[float] = []
+
+
+class Told(Clock):
+    """A clock on which a call takes what it says."""
+
+    def seconds(self, call: Callable[[], Any], count: int) -> float:
+        call()
+        return SPENT[-1]
+
+
+def waits(model: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    def run(x: Any) -> Any:
+        SPENT.append(seconds)
+        return model(x)
+
+    return run
+
+
+def waiting(name: str, seconds: float, cost: int) -> Candidate:
+    return Candidate(name, "import", {"target": "tests.tuner.test_subjects:waits", "seconds": seconds}, cost)
+
+
+def test_two_candidates_are_timed_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "Clock", Told)
+    subject = Subject(small(), samples_of(torch.randn(4, 16)))
+    long, short = waiting("long", 0.04, 2), waiting("short", 0.004, 3)
+    for rival, candidate, verdict in ((long, short, "faster"), (short, long, "slower")):
+        row = examine(subject, Job(candidate, TorchSettings.here(), seconds=1.0, rival=rival))
+        assert (row.candidate, row.verdict, row.reason) == (candidate, verdict, f"against {rival.name}"), row
+    facts = Job(short, TorchSettings.here()).facts()
+    assert Job(short, TorchSettings.here(), rival=long).facts() == [*facts, long.to_json()]
+
+
+@pytest.mark.parametrize(("verdict", "chosen"), [("tie", "simple"), ("faster", "best"), ("failed", "best")])
+def test_the_fastest_must_be_faster_than_a_simpler_one_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: str, chosen: str
+) -> None:
+    asked = []
+    speeds = {"eager": 1.0, "simple": 1.5, "best": 1.9}
+
+    class Planned(Processes):
+        def __init__(self, subject: Any) -> None:
+            pass
+
+        def run(self, job: Job, seconds: float, stage: Any = None) -> Row:
+            asked.append((job.candidate.name, job.rival and job.rival.name))
+            speed = speeds[job.candidate.name]
+            found = figures(speed)
+            if job.rival is not None:
+                return Row(job.candidate, verdict, "", None if verdict == "failed" else found)
+            return Row(job.candidate, "baseline" if job.candidate == EAGER else "faster", "", found)
+
+    monkeypatch.setattr(search, "Processes", Planned)
+    monkeypatch.setattr(search, "_right", lambda result, *rest: result)
+    candidates = [Candidate("best", "lamina", {"options": {"freeze": True}}, 3), Candidate("simple", "lamina", cost=2)]
+    for _ in range(2):
+        given: dict[str, Any] = {"candidates": candidates, "modules": False, "journal": tmp_path / "journal"}
+        result = lamina.tune(small(), torch.ones(4, 16), **given)
+        assert result.chosen.candidate.name == chosen
+        assert ("in one process" in result.rows[1].reason) == (verdict == "tie")
+    assert asked[:4] == [("eager", None), ("best", None), ("simple", None), ("best", "simple")]
+    assert len(asked) == 4
+
+
+def test_memory_that_graphs_keep_is_counted() -> None:
+    pools = [{"total_size": 5, "segment_pool_id": (0, 1)}, {"total_size": 7, "segment_pool_id": [0, 0]}]
+    assert _in_pools([*pools, {"total_size": 9}]) == 5
 
 
 def settings_of(candidates: Any) -> list[Mapping[str, Any]]:

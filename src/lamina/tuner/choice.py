@@ -8,10 +8,14 @@ from lamina.errors import BadArgument
 from lamina.tuner.objective import Objective
 from lamina.tuner.values import CHOOSABLE, Figures, Row
 
-__all__ = ["ALIKE", "choose", "pareto"]
+__all__ = ["ALIKE", "CLEARLY", "choose", "contest", "pareto"]
 
 ALIKE = 0.02
 """Candidates nearer to each other than this, as a fraction of the better one's figure, are called equal."""
+CLEARLY = 0.05
+"""By how much a candidate must be faster than a simpler one, with both timed in one process, to be taken instead."""
+_NEAR = 0.3
+"""By how much the same candidate may be slower in another process, where it has other memory and other neighbours."""
 
 
 def choose(rows: Sequence[Row], objective: Objective) -> Row:
@@ -19,17 +23,49 @@ def choose(rows: Sequence[Row], objective: Objective) -> Row:
 
     Raises ``BadArgument`` if no row that was timed keeps the limits, with what is nearest.
     """
-    timed = [(row, row.figures) for row in rows if row.figures is not None and row.verdict in CHOOSABLE]
-    allowed = [(row, figures) for row, figures in timed if not objective.broken_by(figures)]
+    allowed = _allowed(rows, objective)
     if not allowed:
-        why = "; ".join(f"{row.candidate.name}: {objective.broken_by(f)}" for row, f in timed)
+        why = "; ".join(f"{row.candidate.name}: {objective.broken_by(f)}" for row, f in _timed(rows))
         raise BadArgument(f"no candidate keeps the limits of {objective}: {why}", remedy="allow more, or drop a limit")
     if objective.metric == "memory":
         return _least_memory(allowed)
     # What cannot be told from eager has eager's speed: a lucky median must not win.
     best_row, best = max(allowed, key=lambda pair: _speed(*pair))
-    equals = [row for row, figures in allowed if _as_fast(row, figures, best_row, best)]
+    level = {name for name, verdict in best_row.against if verdict != "faster"}
+    equals = [row for row, f in allowed if row.candidate.name in level or _as_fast(row, f, best_row, best)]
     return min(equals, key=lambda row: row.candidate.cost)
+
+
+def contest(rows: Sequence[Row], objective: Objective) -> tuple[Row, Row] | None:
+    """The fastest row, and the simplest that may be as fast, which are to be timed in one process; None if there is
+    nothing to settle: ratios of two processes differ by more than their intervals tell.
+    """
+    allowed = _allowed(rows, objective)
+    if not allowed or objective.metric == "memory":
+        return None
+    best, figures = max(allowed, key=lambda pair: _speed(*pair))
+    chosen, known = choose(rows, objective), {name for name, _ in best.against}
+    least = _speed(best, figures) * (1.0 - _NEAR)
+    simpler = [
+        row
+        for row, f in allowed
+        if row.verdict == "faster" and row is not best and row.candidate.name not in known and _speed(row, f) >= least
+    ]
+    places = {id(row): place for place, row in enumerate(rows)}
+
+    def order(row: Row) -> tuple[int, int]:
+        return row.candidate.cost, places[id(row)]
+
+    first = min(simpler, key=order, default=None)
+    return (best, first) if first is not None and order(first) < order(chosen) else None
+
+
+def _timed(rows: Sequence[Row]) -> list[tuple[Row, Figures]]:
+    return [(row, row.figures) for row in rows if row.figures is not None and row.verdict in CHOOSABLE]
+
+
+def _allowed(rows: Sequence[Row], objective: Objective) -> list[tuple[Row, Figures]]:
+    return [(row, figures) for row, figures in _timed(rows) if not objective.broken_by(figures)]
 
 
 def _speed(row: Row, figures: Figures) -> float:

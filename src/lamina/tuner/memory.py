@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import re
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +41,18 @@ def limit_memory(size: int) -> None:
 
 
 def peak_memory(call: Callable[[], Any], held_tensors: Sequence[Tensor], device: torch.device) -> float | None:
-    """Bytes of ``held_tensors``, the parameters and buffers, and of one warm ``call`` beyond what was held before."""
+    """Bytes of ``held_tensors``, the parameters and buffers, and of one warm ``call`` beyond what was held before; on a
+    GPU also those of pools that CUDA graphs keep for themselves.
+    """
     held = sum({t.data_ptr(): t.numel() * t.element_size() for t in held_tensors}.values())
     if device.type == "cuda":
+        gpu: Any = torch.cuda
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         call()
         torch.cuda.synchronize(device)
-        return float(held + torch.cuda.max_memory_allocated(device) - before)
+        return float(held + torch.cuda.max_memory_allocated(device) - before + _in_pools(gpu.memory_snapshot()))
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)  # what is kept for later calls hides what this one takes
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK, encoding="ascii")
@@ -59,6 +62,11 @@ def peak_memory(call: Callable[[], Any], held_tensors: Sequence[Tensor], device:
         if start is not None and peak is not None:
             return float(held + max(0, peak - start))
     return None
+
+
+def _in_pools(segments: Sequence[Mapping[str, Any]]) -> int:
+    """Bytes of the segments that belong to a private pool, which nothing else can use while its graphs are there."""
+    return sum(s["total_size"] for s in segments if tuple(s.get("segment_pool_id", (0, 0))) != (0, 0))
 
 
 def _status(name: str) -> int | None:

@@ -15,6 +15,7 @@ from lamina.errors import BadArgument
 from lamina.runtime.clock import CLOCK
 from lamina.tuner.arguments import checked, checked_lists, journal_path, seconds_of
 from lamina.tuner.candidates import candidates_for, device_of, drawing_alike, lacking
+from lamina.tuner.choice import CLEARLY, contest
 from lamina.tuner.fleet import Fleet
 from lamina.tuner.identity import row_key, subject_key
 from lamina.tuner.journal import Journal
@@ -50,6 +51,8 @@ _OF_FREE = 0.8
 """Of the memory that is free, what a candidate may take."""
 _MORE_FREE = 1.5
 """Times the memory that a candidate ran out of, from which it is tried again where no limit is given."""
+_CONTESTS = 3
+"""Simpler candidates that the fastest is timed with in one process, at most."""
 _GRACE = 10.0
 """Seconds beyond its time limit in which a candidate of another run has ended."""
 
@@ -135,6 +138,7 @@ def tune(
         singles = search.rows(candidates_for_parts(parts, chosen))
         singles += search.rows(refined(singles, chosen))
         rows += [*singles, *mixed(singles, lambda mix: search.rows((mix,))[0])]
+        rows = search.settled(rows, goal)
     return _right(Result(model, rows, goal, environment), subject, allowed)
 
 
@@ -207,6 +211,27 @@ class _Search:
                 self.last = max(self.last, row.figures.build_seconds)
             found[number] = row
         return [found[number] for number in range(len(jobs))]
+
+    def settled(self, rows: Sequence[Row], goal: Objective) -> list[Row]:
+        """The rows with what came of the fastest against simpler ones that may be as fast, timed in one process."""
+        found = list(rows)
+        for _ in range(_CONTESTS):
+            pair = contest(found, goal)
+            if pair is None:
+                break
+            best, simpler = pair
+            threshold = max(self.job.threshold, CLEARLY)
+            job = replace(self.job, candidate=best.candidate, rival=simpler.candidate, threshold=threshold)
+            row = self._known(job) or self._measured(job)
+            if row.figures is None:
+                break
+            name = simpler.candidate.name
+            told = (
+                "" if row.verdict == "faster" else f"{row.figures.speedup} of {name} in one process, which is simpler"
+            )
+            settled = replace(best, against=(*best.against, (name, row.verdict)), reason=told or best.reason)
+            found = [settled if other is best else other for other in found]
+        return found
 
     def _each(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Row]]:
         """The rows with the numbers of their jobs, as they come."""

@@ -159,7 +159,7 @@ class Row:
 
     Eager's row has the ``parts`` of the model that are worth candidates of their own, and whether a call ``draws``
     random numbers. ``limit`` is what a candidate was given that hung, in seconds, or ran out of memory, in bytes: with
-    more it may be right.
+    more it may be right. ``against``: other candidates by name that it was timed with in one process, and its verdict.
     """
 
     candidate: Candidate
@@ -171,6 +171,7 @@ class Row:
     parts: tuple[Part, ...] = ()
     limit: float = 0.0
     draws: bool = False
+    against: tuple[tuple[str, str], ...] = ()
 
     def flaw(self) -> str:
         """What cannot be in a row that was measured, "" if all of it can: for rows that are read from files."""
@@ -192,6 +193,7 @@ class Row:
             "parts": [asdict(part) for part in self.parts],
             "limit": self.limit,
             "draws": self.draws,
+            "against": [list(pair) for pair in self.against],
         }
 
     @classmethod
@@ -208,6 +210,7 @@ class Row:
             tuple(map(Part.from_json, data.get("parts", ()))),
             data.get("limit", 0.0),
             data.get("draws", False),
+            tuple((name, verdict) for name, verdict in data.get("against", ())),
         )
 
 

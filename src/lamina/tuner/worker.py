@@ -52,7 +52,8 @@ Tell = Callable[[str], None]
 class Job:
     """A candidate, how long it is timed in seconds, the ratio that counts as faster, and what is allowed.
 
-    ``memory``: bytes of host memory beyond those of the process as it starts; 0 for no limit.
+    ``memory``: bytes of host memory beyond those of the process as it starts; 0 for no limit. ``rival``: a candidate
+    that is right too, against which this one is timed instead of eager.
     """
 
     candidate: Candidate
@@ -61,10 +62,13 @@ class Job:
     threshold: float = 0.01
     allowed: Allowed = field(default_factory=Allowed)
     memory: int = 0
+    rival: Candidate | None = None
 
     def facts(self) -> list[Any]:
         """What its row depends on, as plain data; the memory that is free is not part of it."""
-        return [self.candidate.to_json(), repr(self.settings), self.seconds, self.threshold, repr(self.allowed)]
+        rival = [] if self.rival is None else [self.rival.to_json()]
+        mine = self.candidate.to_json()
+        return [mine, repr(self.settings), self.seconds, self.threshold, repr(self.allowed), *rival]
 
 
 def packed(subject: Subject, by: Any = pickle) -> bytes:
@@ -137,7 +141,7 @@ def examine(subject: Subject, job: Job, tell: Tell = lambda stage: None) -> Row:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
-            row = _examined(subject, job, at)
+            row = (_examined if job.rival is None else _compared)(subject, job, at)
     except Exception as raised:
         traceback.print_exc()
         row = _raised(job.candidate, raised, stage)
@@ -185,7 +189,7 @@ def _examined(subject: Subject, job: Job, at: Tell) -> Row:
         return Row(candidate, "refused", verified.reason)
     at("it is timed")
     with reference.kept():
-        figures, verdict = _timed(subject, built, job, call)
+        figures, verdict = _figures(subject, timed_call(subject.model, subject, subject.model), call, job)
     at("it is verified again")
     again = _verified_again(reference, built, job, before)
     if again.reason:
@@ -217,11 +221,34 @@ def _verified_again(reference: Reference, built: Built, job: Job, before: Mappin
     return Verified(reference.overwritten(built) or changed(before), largest)
 
 
-def _timed(subject: Subject, built: Built, job: Job, call: Callable[[], Any]) -> tuple[dict[str, Any], str]:
-    """The figures that the race gives, and its verdict."""
-    eager = timed_call(subject.model, subject, subject.model)
+def _compared(subject: Subject, job: Job, at: Tell) -> Row:
+    """A candidate timed in turns with its rival, both of which were verified in processes of their own."""
+    assert job.rival is not None
+    at("eager runs")
+    reference = Reference(subject, held_out(subject.samples))
+    start = time.monotonic()
+    calls = []
+    for candidate in (job.rival, job.candidate):
+        at(f"{candidate.name} is built")
+        built = build(candidate, subject.model)
+        call = timed_call(built.call, subject, subject.model if built.owner is None else built.owner)
+        with reference.kept():
+            call()
+        calls.append(call)
+    seconds = time.monotonic() - start
+    at("they are timed")
+    with reference.kept():
+        figures, verdict = _figures(subject, calls[0], calls[1], job)
+    measured = Figures(**figures, peak_memory=None, build_seconds=seconds, load_seconds=seconds, error=0.0)
+    return Row(job.candidate, verdict, f"against {job.rival.name}", measured)
+
+
+def _figures(
+    subject: Subject, slow: Callable[[], Any], call: Callable[[], Any], job: Job
+) -> tuple[dict[str, Any], str]:
+    """The figures that a race gives, and its verdict."""
     clock = Clock(device_of(subject))
-    found = race(eager, call, clock, seconds=job.seconds, threshold=job.threshold)
+    found = race(slow, call, clock, seconds=job.seconds, threshold=job.threshold)
     mean = sum(found.candidate) / len(found.candidate)
     figures = {
         "p50": quantile(found.candidate, 0.5),
