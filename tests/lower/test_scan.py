@@ -94,3 +94,15 @@ def test_what_another_grouping_would_change(name: str, length: int) -> None:
             torch.testing.assert_close(found, eager, rtol=3 * torch.finfo(dtype).eps, atol=1e-15, equal_nan=True)
             if name == "cumprod":
                 assert torch.equal(found.signbit() | eager.isnan(), eager.signbit() | eager.isnan())
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_places_of_extremes_so_far_of_what_is_computed_in_half_precision(name: str) -> None:
+    """An element is the greatest so far where both are the numbers that would be stored: none was, but the first."""
+    x = torch.randn(4, 300, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+
+    def places(x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = getattr(torch, name)(x * 0.9, 1)[1]
+        return found
+
+    assert torch.equal(lamina.compile(places, dynamic=False)(x), places(x))

@@ -27,6 +27,7 @@ __all__ = ["rename", "simplify"]
 
 
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
+_CHOOSE = ("max", "min", "maximum", "minimum", "where")
 
 
 def simplify(body: Sequence[Equation], numerics: str) -> tuple[Equation, ...]:
@@ -34,7 +35,8 @@ def simplify(body: Sequence[Equation], numerics: str) -> tuple[Equation, ...]:
     back), equations nobody needs removed. Loads after a store to the same buffer are kept apart.
 
     Two values that are compared are rounded as they are in memory: an element is the largest of its row, or as large
-    as the k-th, only where both sides are the numbers that were stored.
+    as the k-th, only where both sides are the numbers that were stored. So are the values of which one of two that are
+    compared was chosen, such as those of which it is the greatest so far.
     """
     body = without_needless_masks(body)
     same: dict[Any, str] = {}
@@ -43,9 +45,9 @@ def simplify(body: Sequence[Equation], numerics: str) -> tuple[Equation, ...]:
     made: dict[str, Equation] = {}
     kept: list[Equation] = []
     stored: dict[str, int] = {}
+    compared = _compared(body)
     for eqn in body:
-        compares = isinstance(eqn, Compute) and eqn.op in _COMPARE and not any(_is_constant(made, n) for n in eqn.ins)
-        known = rounded if compares else names
+        known = names if compared.isdisjoint(defined(eqn)) else rounded
         eqn = rename(eqn, known) if known else eqn
         numbers = _numbers(eqn, made)
         eqn = rename(eqn, {}, numbers) if numbers else eqn
@@ -72,6 +74,20 @@ def simplify(body: Sequence[Equation], numerics: str) -> tuple[Equation, ...]:
             made[name] = eqn
         kept.append(eqn)
     return _live(kept)
+
+
+def _compared(body: Sequence[Equation]) -> set[str]:
+    """Results of comparisons of two values, not of one with a number, and of what chooses the values compared."""
+    numbers = {eqn.out for eqn in body if isinstance(eqn, Constant)}
+    found: set[str] = set()
+    wanted: set[str] = set()
+    for eqn in reversed(body):
+        two = isinstance(eqn, Compute) and eqn.op in _COMPARE and numbers.isdisjoint(eqn.ins)
+        chooses = isinstance(eqn, Compute | Reduce | Scan) and eqn.op in _CHOOSE
+        if two or (chooses and not wanted.isdisjoint(defined(eqn))):
+            found.update(defined(eqn))
+            wanted.update(operands(eqn))
+    return found
 
 
 def _numbers(eqn: Equation, made: dict[str, Equation]) -> dict[Atom, Any]:
@@ -102,10 +118,6 @@ def _key(eqn: Equation, stored: dict[str, int]) -> Any:
     if isinstance(eqn, Random):
         return ("random", eqn.seed, eqn.stream, eqn.index, eqn.dtype)
     return None
-
-
-def _is_constant(made: dict[str, Equation], name: str) -> bool:
-    return isinstance(made.get(name), Constant)
 
 
 def _rounds(eqn: Compute, made: dict[str, Equation]) -> bool:
