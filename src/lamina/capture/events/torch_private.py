@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
+import os
 import re
 import sys
 import threading
@@ -36,6 +38,9 @@ from lamina.errors import RecompileRefused
 __all__ = ["Guards", "function_being_compiled", "note_fixed_sizes", "refused_recompile", "was_reset", "watch_frames"]
 
 _thread = threading.local()
+_LOGGERS = ("torch._subclasses.fake_tensor", "torch._dynamo.variables.tensor")
+_REPEATED = ("failed while attempting to run meta for", "Graph break from `Tensor.item()`")
+"""What begins messages of many lines about what Lamina tells in its own words."""
 """``function``: the code of the function that Dynamo compiles in this thread, and nothing else."""
 
 
@@ -115,6 +120,19 @@ def watch_frames() -> None:
     _hear_of_failed_guards()
     _hear_of_frames()
     _hear_of_passed_frames()
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_repeats_nothing)
+
+
+def _repeats_nothing(record: logging.LogRecord) -> bool:
+    """Whether a message of torch's says what nobody else does, or somebody asked for torch's logs.
+
+    The error of a call is raised by eager, with the user's lines, and a graph's end is a decision of the record.
+    """
+    level = logging.getLogger(record.name).getEffectiveLevel()
+    wanted = level < logging.WARNING or bool(os.environ.get("TORCH_LOGS"))
+    repeated = isinstance(record.msg, str) and record.msg.lstrip().startswith(_REPEATED)
+    return wanted or not repeated or getattr(_thread, "function", None) is None
 
 
 def _hear_of_passed_frames() -> None:
