@@ -71,3 +71,20 @@ def test_a_zero_that_is_written_to_an_object_keeps_its_sign() -> None:
     for number in (2.5, -0.0, 0.0, -0.0):
         compiled(X, number, held)
         assert math.copysign(1.0, held.value) == -math.copysign(1.0, number)
+
+
+def test_a_slice_of_what_gives_a_number() -> None:
+    class Held:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __index__(self) -> int:
+            return self.number
+
+    torch._dynamo.reset()
+    compiled = lamina.compile(lambda x, k: (x[:k] * 2, [1, 2, 3][k:], x[k]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lamina.LaminaWarning)
+        for number in (1, 0):
+            found = compiled(X, Held(number))
+            assert repr(found) == repr((X[:number] * 2, [1, 2, 3][number:], X[number]))

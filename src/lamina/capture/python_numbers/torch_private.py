@@ -20,7 +20,9 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
-from torch._dynamo.variables.lists import RangeVariable
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.lists import RangeVariable, SliceVariable
+from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.sym_node import SymNode
 from torch.utils._sympy.symbol import SymT, symbol_is_type
@@ -39,6 +41,7 @@ def correct_numbers() -> None:
     _guard_domains()
     _guard_cancellation()
     _keep_ranges()
+    _break_at_slices()
 
 
 def _traces() -> bool:
@@ -144,6 +147,32 @@ def _keep_ranges() -> None:
         return found
 
     RangeVariable.sq_contains = contains  # type: ignore[method-assign]
+
+
+def _break_at_slices() -> None:
+    """Break at a slice of objects that give their number by ``__index__``: Dynamo does not ask for it, and raises."""
+    make_any: Any = SliceVariable.__init__
+
+    @functools.wraps(make_any)
+    def make(self: Any, items: Any, tx: Any = None, **kwargs: Any) -> None:
+        if tx is not None and compiles_for_lamina(tx.output) and any(map(_gives_index, items)):
+            unimplemented(
+                gb_type="slice of an object that is no number",
+                context="slice",
+                explanation="A slice is made of an object that gives its number by __index__",
+                hints=["Call operator.index on it before"],
+            )
+        make_any(self, items, tx, **kwargs)
+
+    SliceVariable.__init__ = make  # type: ignore[method-assign]
+
+
+def _gives_index(variable: Any) -> bool:
+    found = variable.realize() if issubclass(type(variable), LazyVariableTracker) else variable
+    if not issubclass(type(found), UserDefinedObjectVariable):
+        return False
+    kind = found.python_type()
+    return hasattr(kind, "__index__") and not issubclass(kind, int)
 
 
 def _is_zero(variable: Any) -> bool:
