@@ -93,20 +93,9 @@ def one_by_one(x: Tensor) -> Iterator[Tensor]:
 def examined(model: Any, inputs: Any, candidate: Candidate | str, loss: Any = None) -> Row:
     """What becomes of a candidate in this process."""
     if isinstance(candidate, str):
-        candidate = Candidate(candidate, "import", {"target": f"tests.tuner.test_subjects:{candidate}"})
+        candidate = Candidate(candidate, "import", {"target": candidate})
     torch.manual_seed(0)
     return examine(Subject(model, samples_of(inputs), loss), Job(candidate, TorchSettings.here(), seconds=0.05))
-
-
-def first_answer(model: Callable[..., Any]) -> Callable[..., Any]:
-    held: list[Any] = []
-
-    def run(x: Any) -> Any:
-        if not held:
-            held.append(model(x))
-        return held[0].clone()
-
-    return run
 
 
 def other_rows(model: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,7 +113,7 @@ def other_rows(model: Callable[..., Any]) -> Callable[..., Any]:
     ],
 )
 def test_an_answer_that_is_kept_does_not_win(model: Any, inputs: Any) -> None:
-    row = examined(model, inputs, "first_answer")
+    row = examined(model, inputs, "tests.tuner.liars:first_answer")
     assert row.verdict == "refused", row
     assert "output: element" in row.reason
 
@@ -152,7 +141,7 @@ def test_an_input_that_was_made_up_and_is_none_for_the_model_is_left_out() -> No
 
 def test_what_an_iterator_gives_is_verified_and_timed() -> None:
     assert examined(one_by_one, torch.randn(3, 4), EAGER).verdict == "baseline"
-    row = examined(one_by_one, torch.randn(3, 4), "other_rows")
+    row = examined(one_by_one, torch.randn(3, 4), "tests.tuner.test_subjects:other_rows")
     assert row.verdict == "refused", row
     call = timed_call(one_by_one, Subject(one_by_one, samples_of(torch.randn(3, 4))), one_by_one)
     assert len(call()) == 3
