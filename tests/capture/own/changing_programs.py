@@ -9,7 +9,7 @@ import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,7 +22,13 @@ from tests.capture.own.machines import guard_machine, no_machine
 
 __all__ = ["Outcome", "difference"]
 
+sys.modules.setdefault("world", ModuleType("world"))  # where data classes look for what is of theirs
+
 WORLD = """
+import functools
+import io
+import math
+from dataclasses import dataclass
 import torch
 from torch import nn
 NUMBER = 2
@@ -94,6 +100,17 @@ class Net(nn.Module):
         if self.training: x = x + 1
         return x + self.held if self.held is not None else x
 net = Net().eval()
+norm = nn.BatchNorm1d(4)
+VIEW = TENSOR[1:3]
+BUFFER = torch.zeros(2, 4)
+out = io.StringIO()
+part = functools.partial(helper, k=3)
+@dataclass
+class Pair:
+    one: object
+    two: object = 2
+    @property
+    def sum(self): return self.one + self.two
 """
 
 READS = """
@@ -144,6 +161,20 @@ x = x + 2 if net.flag else x
 x = x.float() @ net.a.weight
 x = x * a
 x = torch.full_like(x, a) + x
+x = x - a if a > 1 else x / (a + 3)
+x = x * (a * 0.5 + REAL)
+x = x.clamp(min=REAL) + torch.tensor([a])
+x = x * {1: 2, 0.5: 3}.get(REAL, 4)
+x = x + LIST.count(a)
+x = x + REAL ** 2 - abs(a) + round(REAL)
+x = x + 1 if a in (2, 0.7) else x
+x = x.lerp(y.to(x.dtype), REAL)
+x = x.to(torch.bfloat16) * REAL
+x = x + 2 if a is REAL else x
+x = x + thing.real if hasattr(thing, "real") else x
+thing.real = a * 2
+OTHER_LIST.append(a)
+OTHER_DICT[a] = REAL
 x = x * d["k"]
 for k in d: x = x + d[k]
 for v in l: x = x * 2 + v
@@ -172,6 +203,28 @@ x = x.sum(0, keepdim=True) + x
 x = torch.nn.functional.gelu(x)
 x = torch.cat([x, x + 1])[:4]
 x = x + bag[0]
+x = x + VIEW.sum()
+x = x + BUFFER[0]
+x = x * 2 if x.sum() > NUMBER else x + 7
+x = x - 1 if torch.isnan(x).any() else x + 2
+x = x + int(x.max())
+x = x * float(TENSOR.sum())
+x = x * TENSOR.sum().item()
+for v in TENSOR.tolist(): x = x + v
+while x.abs().sum() < 40: x = x * 2 + 1
+for k in range(9): x = x * 2 + 1; y = y + 1 if bool(x.sum() > 50) else y - 1
+x = x + (3 if not TENSOR.any() else 4)
+x = x + 2 if x.max() > 3 and y.min() < 9 else x - 4
+x = x[x > 1].sum() + y
+x = part(x)
+x = functools.partial(helper, j=NUMBER)(x)
+x = Pair(x).sum
+x = x + Pair(NUMBER, two=3).sum
+x = x * math.sqrt(NUMBER)
+x = x + sum(v in {2, 5} for v in LIST)
+x = x * len({thing, other})
+x = x * (3 if thing in {other} else 5)
+x = x + sum(p.sum() for p in net.parameters())
 """.strip().splitlines()
 
 WRITES = """
@@ -200,6 +253,26 @@ x = x * 2 if OTHER_LIST[-1] == 2 else x + 2
 if x.sum().item() > 0: x = x - 1
 noted.append(NUMBER)
 bag = [x, y]; bag.append(x); thing.bag = bag
+TENSOR.add_(1)
+TENSOR[1] = NUMBER
+TENSOR[1:] = x[1:].detach()
+VIEW.mul_(2)
+BUFFER[a] = 3
+BUFFER[1:].add_(TENSOR)
+given.mul_(2)
+given = nn.functional.relu(given, inplace=True)
+with torch.no_grad(): net.a.weight.mul_(0.5)
+x = norm(torch.stack([x.float(), y.float()]))[0]
+TENSOR.data.mul_(2)
+noted.append(x.sum().item())
+thing.n = int(x.detach().abs().sum())
+thing.real = float(y.sum())
+OTHER_DICT["v"] = bool(x.sum() > 3)
+thing.pair = Pair(x, two=[y])
+thing.part = functools.partial(helper, k=NUMBER)
+y = y + torch.rand(4) * 0
+print(NUMBER, file=out)
+print(x.sum().item(), thing.n, file=out)
 """.strip().splitlines()
 
 RESULTS = (
@@ -211,11 +284,19 @@ RESULTS = (
     "(x, l, d)",
     "y if thing else x",
     "(thing.prop, x)",
+    "(x, x.sum().item(), [float(y.sum()), int(x.sum())])",
+    "Pair(x, y)",
+    "(TENSOR, x, given)",
+    "(x, a, REAL, {'a': a * 2, 'r': [REAL + 1]})",
 )
 
 CHANGES = """
 w.NUMBER = r.choice((2, 3, True, 2.0, 1))
 w.REAL = r.choice((0.5, 0.0, -0.0, float("nan"), 1))
+w.REAL = r.choice((r.random(), r.random(), -r.random(), 0.5))
+w.thing.v = r.choice((r.random() * 4, r.random(), 2.0))
+w.DICT["b"] = r.random()
+w.LIST[1] = r.random() * 3
 w.TEXT = r.choice(("aa", "bbb"))
 w.LIST.append(r.choice((1, 2)))
 w.LIST.pop() if len(w.LIST) > 2 else None
@@ -300,6 +381,32 @@ w.net.register_forward_pre_hook(lambda m, i: (i[0] + 1,))
 w.net.b.forward = lambda x: x * 4
 w.Net.forward = lambda self, x: x * 2
 w.COUNT += r.choice((0, 1))
+w.norm.train(r.choice((True, False)))
+w.norm.momentum = r.choice((None, 0.1, 0.5))
+w.norm.reset_running_stats()
+w.norm.running_mean = None; w.norm.running_var = None
+w.VIEW = w.TENSOR[1:3]
+w.VIEW = w.torch.ones(2)
+w.VIEW.mul_(3)
+w.BUFFER = w.torch.ones(2, 4)
+w.BUFFER = w.TENSOR.expand(2, 4)
+w.BUFFER = w.torch.ones(1, 4).expand(2, 4)
+w.TENSOR.copy_(w.torch.arange(4.0) - r.choice((1, 2, 6)))
+w.TENSOR = w.BUFFER[0]
+w.TENSOR.fill_(r.choice((0.0, float("nan"), 3.0)))
+w.part = w.functools.partial(w.replacement, k=3)
+w.part.keywords["k"] = r.choice((2, 7))
+w.part = w.functools.partial(w.helper, j=r.choice((2, 3)))
+w.part = w.helper
+w.Pair.sum = property(lambda self: self.one)
+w.Pair.__init__ = lambda self, one, two=5: self.__dict__.update(one=one, two=two)
+w.Pair.two = r.choice((2, 4))
+w.out = w.io.StringIO()
+w.print = lambda *given, file: file.write("x")
+w.helper = w.part
+w.thing.__class__.__hash__ = lambda self: 3
+w.Thing.__eq__ = lambda self, other: True
+w.net.b.append(w.net.a)
 """.strip().splitlines()
 
 ARGUMENTS = (
@@ -327,7 +434,7 @@ class Outcome:
 
 
 def _program(r: random.Random) -> str:
-    lines = ["x = x + 1", "y = x * 2", "bag = [x]"]
+    lines = ["given = x", "x = x + 1", "y = x * 2", "bag = [x]"]
     for _ in range(r.randint(1, 7)):
         line = r.choice(WRITES) if r.random() < 0.2 else r.choice(READS)
         if line.startswith(("try:", "except")):
@@ -380,9 +487,11 @@ def _steps(r: random.Random, text: str) -> list[tuple[list[str], str, bool]]:
         changes = [r.choice(concerned if r.random() < 0.8 else CHANGES) for _ in range(r.choice((0, 0, 1, 1, 1, 2)))]
         if r.random() < 0.25:
             argument = r.choice(ARGUMENTS)
-        if r.random() < 0.25:
+        if r.random() < 0.35:
             others = (
-                r.choice(("2", "2.0", "True", "3", "-0.0", "0.0")),
+                r.choice(
+                    ("2", "2.0", "True", "3", "-0.0", "0.0", f"{r.random():.3f}", f"{r.random():.2f}", "0.7", "1.5")
+                ),
                 r.choice(("{'k': 2, 'm': 1}", "{'m': 1, 'k': 2}", "{'k': True}", "w.DICT | {'k': 3}")),
                 r.choice(("[1, 2]", "[1]", "[2, 1]", "w.LIST", "w.OTHER_LIST")),
             )
@@ -410,16 +519,17 @@ def _shown(value: Any, depth: int = 0) -> Any:
         return type(value).__name__, [_shown(part, depth + 1) for part in value]
     if isinstance(value, dict):
         return "dict", [(str(key), _shown(part, depth + 1)) for key, part in value.items()]
-    if type(value).__name__ in ("Thing", "Cousin"):
+    if type(value).__name__ in ("Thing", "Cousin", "Pair"):
         return type(value).__name__, _shown(vars(value), depth + 1)
     return type(value).__name__, repr(value) if isinstance(value, (int, float, str, bool, type(None))) else ""
 
 
-_STATE = ("COUNT", "LIST", "OTHER_LIST", "DICT", "OTHER_DICT", "thing", "other", "noted", "TENSOR")
+_STATE = ["COUNT", "LIST", "OTHER_LIST", "DICT", "OTHER_DICT", "thing", "other", "noted", "TENSOR", "VIEW", "BUFFER"]
 
 
 def _run(text: str, steps: Any, seed: int, wrap: Callable[[Any], Any]) -> list[Any]:
     w, r, found = _world(text), random.Random(seed), []
+    torch.manual_seed(seed)
     call = wrap(w.program)
     for changes, given, grad in steps:
         for change in changes:
@@ -437,6 +547,7 @@ def _run(text: str, steps: Any, seed: int, wrap: Callable[[Any], Any]) -> list[A
         except Exception as error:
             found.append((type(error).__name__, str(error)[:80]))
         found.append([_shown(getattr(w, name)) for name in _STATE] + [_shown(args), w.net.n, _shown(w.net.extra)])
+        found.append([_shown(w.norm.state_dict()), _shown(list(w.net.parameters())), w.out.getvalue()])
     return found
 
 

@@ -119,14 +119,15 @@ class _Entry:
 
     def _interpreted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recorder = Recorder(self.regions, lambda: _user_line(machine), lambda: machine.watch(), self.fullgraph)
-        trace = Trace(lambda: _place(machine), state_of_torch()) if self.versions.wanted else None
+        varying = self.versions.varying
+        trace = Trace(lambda: _place(machine), state_of_torch(), varying) if self.versions.wanted else None
         recorder.trace = trace
         capturing = CapturingWorld(recorder)
         machine = Machine(capturing if trace is None else TracingWorld(capturing, trace))
         recorder.told = lambda what: self._note_break(what, _place(machine))
         capturing.interpret = lambda function, *given, **named: machine.run(function, given, named)
         if trace is not None:
-            trace.begin(self.target, args, kwargs)
+            args, kwargs = trace.begin(self.target, args, kwargs)
         raised: BaseException | None = None
         with recording(recorder):
             try:

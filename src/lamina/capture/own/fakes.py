@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 
+from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.nested import flat, tensors_only
 from lamina.capture.own.torch_private import fake_mode, looking_like, unhooked
 
 __all__ = ["Fakes", "look"]
-
-_MOST_RESULTS = 4096
-"""Kinds of calls whose results' looks are remembered, a few hundred bytes each."""
 
 
 class Fakes:
@@ -40,7 +38,7 @@ class Fakes:
                 computed = compute()
             if not tensors_only(computed) or any(_is_symbolic(t) for t in flat(computed)):
                 return None
-            if len(self.results) >= _MOST_RESULTS:
+            if len(self.results) >= MOST_KEPT:
                 self.results.clear()
             self.results[key] = [_outlined(computed, {id(operand): at for at, operand in enumerate(operands)})]
             return computed

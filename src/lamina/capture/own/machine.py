@@ -10,7 +10,7 @@ from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 from lamina.capture.own.control import CONTROL_STEPS, DELEGATED, RETURNED, YIELDED
-from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING, Frame, Step, bound_arguments
+from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING, MOST_KEPT, Frame, Step, bound_arguments
 from lamina.capture.own.instructions import Handler, Program, UnknownInstruction, decode
 from lamina.capture.own.places import Places
 from lamina.capture.own.steps import DATA_STEPS
@@ -20,9 +20,6 @@ __all__ = ["Machine", "is_generator_of_machine", "is_interpretable"]
 
 _DEEPEST = 100
 """Calls within calls that are interpreted: each takes a few frames of Python's, of which there are 1,000 by default."""
-
-_MOST_PREPARED = 4096
-"""Functions whose decoded code is kept: a program that makes functions anew would keep all that it ever made."""
 
 _STEPS: dict[str, Step] = {**DATA_STEPS, **CONTROL_STEPS}
 
@@ -48,7 +45,7 @@ class _Key:
 
 
 _prepared: dict[_Key, tuple[Program, tuple[tuple[Step, Any], ...]] | None] = {}
-"""Decoded code, None for what Python is to run: that of the functions interpreted last."""
+"""Decoded code, None for what Python is to run: that of the functions interpreted last, as programs make them anew."""
 
 
 def _prepare(code: CodeType) -> tuple[Program, tuple[tuple[Step, Any], ...]] | None:
@@ -67,7 +64,7 @@ def _program_of(code: CodeType) -> tuple[Program, tuple[tuple[Step, Any], ...]] 
     if key in _prepared:
         return _prepared[key]
     found = _prepare(code)
-    if len(_prepared) >= _MOST_PREPARED:
+    if len(_prepared) >= MOST_KEPT:
         _prepared.pop(next(iter(_prepared)), None)
     _prepared[key] = found
     return found
@@ -143,8 +140,8 @@ class Machine:
         new, init = self.world.looked_up(kind, "__new__"), self.world.looked_up(kind, "__init__")
         if new is object.__new__ and _is_entered(self.world, init):
             made = self.world.made((_caller if frame is None else self.caller(frame))(new, (kind,), {}))
-        elif type(new) is staticmethod and _is_entered(self.world, new.__func__):
-            made = self._called(frame, new.__func__, (kind, *args), kwargs)
+        elif type(new) is staticmethod and _is_entered(self.world, inner := self.world.attribute(new, "__func__")):
+            made = self._called(frame, inner, (kind, *args), kwargs)
             init = self.world.looked_up(type(made), "__init__")
             if not type.__subclasscheck__(kind, type(made)) or type(init) is not FunctionType:
                 return made

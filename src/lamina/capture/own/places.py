@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
-from lamina.capture.own.frame import Frame
+from lamina.capture.own.frame import MOST_KEPT, Frame
 
 __all__ = ["Places", "by_interpreter", "native"]
 
@@ -37,6 +37,8 @@ class Places:
         key = (id(code), line, id(space))
         found = _callers.get(key)
         if found is None:
+            if len(_callers) >= MOST_KEPT:
+                _forget_first()
             found = _callers[key] = (FunctionType(_at(_CALL, code, line), space), code, space)
             _caller_codes.add(id(found[0].__code__))
         return found[0]
@@ -69,6 +71,14 @@ class Places:
         """Whether ``entry`` is of a native call that ``frame``, or another call of its code, made from its line."""
         made = _callers.get((id(frame.code), frame.line, id(frame.function.__globals__)))
         return made is not None and entry.tb_frame.f_code is made[0].__code__
+
+
+def _forget_first() -> None:
+    """Forget the line that was called from first; a call from it in progress is a native one to those who look."""
+    first = next(iter(_callers), None)
+    gone = None if first is None else _callers.pop(first, None)
+    if gone is not None:
+        _caller_codes.discard(id(gone[0].__code__))
 
 
 def by_interpreter(frame: FrameType | None, passed: str) -> bool:

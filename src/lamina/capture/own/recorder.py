@@ -23,6 +23,7 @@ from lamina.capture.own.pending import Pending, pending
 from lamina.capture.own.places import by_interpreter
 from lamina.capture.own.results import become, computed_before, distinct
 from lamina.capture.own.reuse.run import Run
+from lamina.capture.own.reuse.values import is_read
 from lamina.capture.own.segment import Segment, is_quiet
 from lamina.capture.own.torch_calls import (
     IDENTITY,
@@ -30,8 +31,8 @@ from lamina.capture.own.torch_calls import (
     in_place,
     name_of,
     recordable,
+    takes_numbers,
     target_of,
-    writes,
 )
 from lamina.capture.own.torch_private import (
     SET_GRAD,
@@ -40,6 +41,7 @@ from lamina.capture.own.torch_private import (
     compiling,
     without_function_modes,
 )
+from lamina.capture.own.writing import NORMS, Writing, overlaps_itself, written_by
 
 __all__ = ["Recorder", "Regions"]
 
@@ -111,13 +113,21 @@ class Recorder(TorchFunctionMode):
                 return func(*args, **kwargs)
         if name in QUERIES:
             return func(*mapped(args, _looks), **mapped(kwargs, _looks))
+        if self.trace is not None and not takes_numbers(func, args, kwargs):
+            self.trace.learning.pin(args, kwargs)
         if recordable(func, args, kwargs, Pending) and by_interpreter(sys._getframe(1), _TORCH):
             found = self._recorded(func, args, kwargs)
             if found is not None:
                 return found[0]
         self.end(name or str(func), always=True)
-        self.escaped(name)
         self.regions.native += 1
+        if self.trace is not None:
+            self.trace.learning.pin(args, kwargs)
+        if self.trace is not None and is_read(func, args, kwargs):
+            found = func(*args)
+            self.trace.learning.learn(func, args, found)
+            return found
+        self.escaped(name)
         return func(*args, **kwargs)
 
     def escaped(self, name: str) -> None:
@@ -152,21 +162,34 @@ class Recorder(TorchFunctionMode):
             self.flush()
         segment = self.segment or Segment(self.regions.fakes())
         fake_args, fake_kwargs = mapped(args, tensors(segment.fake_of)), mapped(kwargs, tensors(segment.fake_of))
+        written = written_by(func, args, kwargs)
+        records = (
+            bool(written)
+            and name_of(func) not in NORMS
+            and torch.is_grad_enabled()
+            and any(t.requires_grad for t in flat((fake_args, fake_kwargs)))
+        )
+        if any(type(target) is not Pending and (records or overlaps_itself(target)) for target in written):
+            return None  # a write that gives a tensor from outside a history, or that eager refuses
         found = self._looked_ahead(segment, func, fake_args, fake_kwargs)
         if found is None:
             return None
         self.segment = segment
+        if self.trace is not None:
+            for number in self.trace.learning.learnt_in((*args, *kwargs.values())):
+                if id(number) not in segment.learnt:
+                    segment.learns(number, self.trace.learning.as_tensor(number))
         op, target = target_of(func)
         if target is getattr:
             fake_args = (fake_args[0], name_of(func))
         node = self._node(op, target, fake_args, fake_kwargs)
         segment.draws = segment.draws or may_draw(name_of(func))
-        segment.writes = segment.writes or writes(func, args, kwargs)
+        if written:
+            segment.note_writes(written, records)
         self.regions.calls += 1
         if not segment.watched and not is_quiet(node):
             segment.watched = self.handled()
         if in_place(func):
-            args[0]._fake = fake_args[0]
             return (None if name_of(func) == "__setitem__" else args[0],)
         return (self._results(found, node, {id(_fake_of(t, segment)): t for t in flat((args, kwargs))}),)
 
@@ -175,13 +198,15 @@ class Recorder(TorchFunctionMode):
         compute = partial(func, *args, **kwargs)
         operands = list({id(fake): fake for fake in flat((args, kwargs))}.values())
         key: Any = object()
-        if not segment.writes and not in_place(func) and func.__class__.__name__ != "method-wrapper":
+        if not segment.records and not in_place(func) and func.__class__.__name__ != "method-wrapper":
             numbers = {id(fake): place for place, fake in enumerate(operands)}
             looks = tuple(look(fake) for fake in operands)
             given = frozen(args, numbers), frozen(kwargs, numbers)
             key = (func, torch.is_grad_enabled(), segment.state, looks, given)
         place = segment.uses[key]
         segment.uses[key] += 1
+        if name_of(func) == "__setitem__":
+            compute = partial(_set_item, *args)
         try:
             return segment.stand_ins.result(key, compute, operands, place)
         except Exception:
@@ -190,7 +215,7 @@ class Recorder(TorchFunctionMode):
     def _node(self, op: str, target: Any, args: Any, kwargs: Any) -> Node:
         segment = self.segment
         assert segment is not None
-        nodes = tensors(lambda fake: segment.nodes[id(fake)])
+        nodes = segment.node_of
         node = segment.graph.create_node(op, target, mapped(args, nodes), mapped(kwargs, nodes))
         node.meta["stack_trace"] = self.place()
         segment.numbers[node] = len(segment.numbers)
@@ -225,7 +250,7 @@ class Recorder(TorchFunctionMode):
         segment, self.segment = self.segment, None
         if segment is None:
             return
-        if segment.writes:
+        if segment.records:
             self.regions.of_thread.fakes = None  # a write may have given a history to what stands for inputs
         waiting = segment.pending
         segment.pending = []
@@ -283,7 +308,7 @@ class Recorder(TorchFunctionMode):
 
     def _tell(self, segment: Segment, run: Callable[..., Any], alive: list[Pending], aliased: bool) -> None:
         """Tell the trace of a graph that has run."""
-        self.trace.ran(
+        self.trace.learning.ran(
             Run(
                 run,
                 tuple(segment.inputs),
@@ -299,23 +324,29 @@ class Recorder(TorchFunctionMode):
 
     def _compiled(self, segment: Segment, key: Any, outputs: list[Node]) -> Callable[..., Any] | None:
         """A graph as a function of its inputs; None if nobody would see that it ran."""
-        if key in self.regions.compiled and not (segment.writes and segment.share_memory()):
+        if key in self.regions.compiled:
             return self.regions.compiled[key]
         outputs = [*outputs, *segment.unread(outputs)]
         if not outputs and not (segment.draws or segment.writes):
             self.regions.keep(key, None)
             return None
         segment.graph.output(tuple(outputs))
-        if segment.writes and segment.share_memory():
-            self.escaped("a graph that writes to tensors that share memory")
-            return GraphModule(torch.nn.Module(), segment.graph).forward  # the compiled one keeps inputs apart
-        gm = segment.module()
+        calls = GraphModule(torch.nn.Module(), segment.graph).forward if segment.writes else None
+        gm, fakes, mode = segment.module()
         SET_GRAD(segment.state[0])  # the graph may switch it
-        with compiling(segment.mode):
-            compiled = self.regions.backend(gm, segment.fakes)
+        with compiling(mode):
+            compiled = self.regions.backend(gm, fakes)
+        if calls is not None:
+            compiled = Writing(compiled, calls, segment.written())
         SET_GRAD(segment.state[0])
         self.regions.keep(key, compiled)
         return compiled
+
+
+def _set_item(tensor: torch.Tensor, *given: Any) -> torch.Tensor:
+    """``tensor``, of which a part is set."""
+    tensor.__setitem__(*given)
+    return tensor
 
 
 def _looks(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,15 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from lamina.capture.own.fakes import Fakes, look
 from lamina.capture.own.pending import Pending, lost
-from lamina.capture.own.torch_private import SET_GRAD, autocast_states, settings, unhooked
+from lamina.capture.own.torch_private import (
+    SET_GRAD,
+    asking_numbers,
+    autocast_states,
+    looking_like,
+    mode_with_numbers,
+    settings,
+    unhooked,
+)
 from lamina.ops.raising import holds
 
 __all__ = ["Segment", "is_quiet"]
@@ -36,12 +45,23 @@ class Segment:
         self.pending: list[Pending] = []
         self.numbers: dict[Node, int] = {}
         self.state = (torch.is_grad_enabled(), autocast_states(), settings())
-        self.draws = self.writes = self.watched = self.switches = False
+        self.draws = self.writes = self.records = self.watched = self.switches = False
+        self.learnt: dict[int, tuple[float, Node]] = {}
+        self._written: set[int] | None = set()
 
-    def share_memory(self) -> bool:
-        """Whether two of the tensors that it reads lie in the same memory."""
-        memories = [tensor.untyped_storage().data_ptr() for tensor in self.inputs if tensor.numel()]
-        return len(set(memories)) < len(memories)
+    def note_writes(self, targets: Sequence[torch.Tensor], records: bool) -> None:
+        """A call writes to ``targets``, to which it gives a history if it ``records`` one."""
+        self.writes = True
+        self.records = self.records or records
+        if self._written is not None:
+            self._written.update(map(id, targets))
+        if any(type(target) is Pending for target in targets):  # which may be a view of an input
+            self._written = None
+
+    def written(self) -> tuple[int, ...]:
+        """The positions of the inputs that may be written to."""
+        known = self._written
+        return tuple(at for at, tensor in enumerate(self.inputs) if known is None or id(tensor) in known)
 
     def unread(self, outputs: list[Node]) -> list[Node]:
         """Results of calls that may raise for what their operands hold, and that none of the ``outputs`` depends on."""
@@ -54,13 +74,38 @@ class Segment:
                 live.update(node.all_input_nodes)
         return found
 
-    def module(self) -> GraphModule:
-        """The graph, each of its nodes with what it gives as the computation of fake tensors says it."""
+    def module(self) -> tuple[GraphModule, list[Any], Any]:
+        """The graph, its inputs without values and the mode of those.
+
+        Each of its nodes has what it gives as the computation of fake tensors says it.
+        """
         gm = GraphModule(torch.nn.Module(), self.graph)
+        if self.learnt:
+            mode = mode_with_numbers()
+            with mode, torch.no_grad():
+                fakes = [looking_like(fake).requires_grad_(fake.requires_grad) for fake in self.fakes]
+            with mode, unhooked(), asking_numbers(mode):
+                _Examples(gm).run(*fakes)
+            return gm, fakes, mode
         if self.stand_ins.copied:
             with self.mode, unhooked(), contextlib.suppress(Exception):  # it was computed call by call
                 _Examples(gm).run(*self.fakes)
-        return gm
+        return gm, self.fakes, self.mode
+
+    def learns(self, value: float, tensor: torch.Tensor) -> None:
+        """A float is given to calls that the graph is to hold for each value of it: ``tensor`` has it."""
+        self.fake_of(tensor)
+        given = self.input_nodes[id(tensor)]
+        node = self.graph.call_method("item", (given,))
+        self.numbers[node] = len(self.numbers)
+        self.key.append(("number", self.numbers[given]))
+        self.learnt[id(value)] = value, node
+
+    def node_of(self, value: Any) -> Any:
+        """The node that has a tensor without values, or a float that is learnt; others are constants."""
+        if isinstance(value, torch.Tensor):
+            return self.nodes[id(value)]
+        return self.learnt[id(value)][1] if id(value) in self.learnt and type(value) is float else value
 
     def fake_of(self, tensor: torch.Tensor) -> Any:
         """What stands for ``tensor`` while nothing is computed."""
@@ -88,7 +133,7 @@ class _Examples(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         found = super().run_node(n)
-        if isinstance(found, torch.Tensor):
+        if isinstance(found, (torch.Tensor, torch.SymFloat)):
             n.meta["example_value"] = found
         return found
 

@@ -17,6 +17,7 @@ __all__ = [
     "is_constant",
     "name_of",
     "recordable",
+    "takes_numbers",
     "target_of",
 ]
 
@@ -45,23 +46,13 @@ LEFT_OUT = frozenset(_LEFT_OUT.split())
 _POINTWISE = (
     "add_ sub_ mul_ div_ neg_ abs_ relu_ clamp_ clamp_min_ clamp_max_ exp_ log_ sqrt_ rsqrt_ sigmoid_ tanh_ sin_ "
     "cos_ fill_ zero_ copy_ masked_fill_ pow_ square_ floor_ ceil_ round_ addcmul_ addcdiv_ lerp_ hardtanh_ "
-    "leaky_relu_ elu_ silu_ index_add_ scatter_ scatter_add_ __setitem__ __iadd__ __isub__ __imul__ __itruediv__"
+    "leaky_relu_ elu_ silu_ index_add_ scatter_ scatter_add_ __setitem__ __iadd__ __isub__ __imul__ __itruediv__ "
+    "index_copy_ index_fill_ index_put_ masked_scatter_ reciprocal_ expm1_ log1p_ log2_ log10_ erf_ tan_ trunc_ frac_ "
+    "clip_ multiply_ divide_ subtract_ addmm_ addmv_ addbmm_ baddbmm_ tril_ triu_ relu6_ softplus_ celu_ selu_ mish_ "
+    "hardswish_ hardsigmoid_ threshold_ nan_to_num_ logical_and_ logical_or_ logical_xor_ logical_not_ fmod_ remainder_"
 )
 _IN_PLACE = frozenset(_POINTWISE.split())
 """Writes that leave a tensor's size, dtype and strides what they are."""
-
-_MAX_NORM = {"embedding": 3, "embedding_bag": 4}
-"""Where the norm is given to which rows of another argument are scaled."""
-
-
-def writes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call may write to a tensor that it is given."""
-    name = name_of(function)
-    if name in _MAX_NORM:
-        given = args[_MAX_NORM[name] :]
-        return kwargs.get("max_norm") is not None or bool(given and given[0] is not None)
-    return in_place(function) or name in ("batch_norm", "instance_norm")
-
 
 _OPERATORS: dict[str, Any] = {
     "__getitem__": operator.getitem,
@@ -89,6 +80,21 @@ _CONSTANTS = (
 )
 
 
+_WITH_NUMBERS = (
+    "add sub mul div true_divide rsub lt le gt ge eq ne clamp clamp_min clamp_max where full_like masked_fill fill_ "
+    "lerp add_ sub_ mul_ div_ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __iadd__ "
+    "__isub__ __imul__ __itruediv__ __lt__ __le__ __gt__ __ge__ __eq__ __ne__"
+)
+_TAKE_NUMBERS = frozenset(_WITH_NUMBERS.split())
+"""Functions of torch's whose results look the same whatever a float is that they are given."""
+
+
+def takes_numbers(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a graph may hold a call for all values of the floats that are its arguments."""
+    parts = (*args, *kwargs.values())
+    return name_of(function) in _TAKE_NUMBERS and not any(isinstance(part, (list, tuple, dict)) for part in parts)
+
+
 def name_of(function: Any) -> str:
     """The name of a function of torch's, or of the property that it gets."""
     name: str = getattr(function, "__name__", "")
@@ -108,7 +114,7 @@ def recordable(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pen
     name = name_of(function)
     if name in LEFT_OUT or kwargs.get("out") is not None or kwargs.get("generator") is not None:
         return False
-    if in_place(function) and not (name in _IN_PLACE and args and type(args[0]) is pending):
+    if in_place(function) and not (name in _IN_PLACE and args and type(args[0]) in (pending, *_PLAIN_CLASSES)):
         return False
     return _known([*args, *kwargs.values()], pending)
 

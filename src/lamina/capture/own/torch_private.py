@@ -13,6 +13,7 @@ from torch._C import _functorch
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import _get_current_function_mode_stack, get_overridable_functions
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -21,6 +22,7 @@ __all__ = [
     "SET_GRAD",
     "STATE_QUERIES",
     "as_plain_tensors",
+    "asking_numbers",
     "autocast_states",
     "compiling",
     "fake_mode",
@@ -31,6 +33,7 @@ __all__ = [
     "is_wrapped",
     "looking_like",
     "meta_tensor",
+    "mode_with_numbers",
     "overridable",
     "paused",
     "recording",
@@ -153,6 +156,17 @@ def overridable() -> frozenset[int]:
 def fake_mode() -> Any:
     """A mode in which operations compute no values."""
     return FakeTensorMode(allow_non_fake_inputs=False)
+
+
+def mode_with_numbers() -> Any:
+    """The same for graphs that ask tensors for numbers, which have no values then."""
+    return FakeTensorMode(allow_non_fake_inputs=False, shape_env=ShapeEnv())
+
+
+def asking_numbers(mode: Any) -> contextlib.AbstractContextManager[Any]:
+    """Numbers that are made within belong to nobody."""
+    found: contextlib.AbstractContextManager[Any] = mode.shape_env.ignore_fresh_unbacked_symbols()
+    return found
 
 
 def compiling(mode: Any) -> contextlib.AbstractContextManager[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -33,7 +34,15 @@ _OF_TENSORS = (Pending, torch.Tensor, torch.nn.Parameter)
 _BUILTIN = (list, dict, tuple, str, int, float, bool, complex, set, frozenset, bytes, range, OrderedDict, torch.Size)
 _USUAL = (object.__getattribute__, SimpleNamespace.__getattribute__)
 """Ways of C code to find an attribute, which are the usual one."""
-_PARTS = {MethodType: ("__func__", "__self__"), property: ("fget",), slice: ("start", "stop", "step")}
+_PARTS: dict[type, tuple[str, ...]] = {
+    MethodType: ("__func__", "__self__"),
+    property: ("fget",),
+    slice: ("start", "stop", "step"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    partial: ("func", "args", "keywords"),
+}
+"""Attributes of Python's own objects that nothing changes, or that are noted as they are."""
 
 
 class Attributes:
@@ -172,6 +181,8 @@ class Attributes:
         found = trace.searched(kind, rest, name)
         if type(found) is FunctionType:
             return MethodType(found, owner) if owner is not kind else found
+        if type(found) is BuiltinFunctionType:
+            return found
         if type(found) is WrapperDescriptorType and name == "__init__":
             return getattr(value, name)
         trace.end(f"attribute {name} of super() is a descriptor")

@@ -8,6 +8,7 @@ import sys
 from abc import ABCMeta
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import BuiltinFunctionType, GeneratorType, MethodWrapperType, ModuleType
 from typing import Any
 
@@ -255,16 +256,16 @@ class Calls:
         return self.trace.dict_item(modules, args[0])
 
 
+@dataclass(frozen=True, slots=True)
 class _IsA:
     """Asks for the class of a value."""
 
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
+    kind: type
 
     def __call__(self, value: Any) -> bool:
         return isinstance(value, self.kind)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return f"instance of {self.kind.__qualname__}"
 
 

@@ -34,6 +34,9 @@ class Changes:
         kind, place = type(target), trace.place_of(target)
         if all(map(is_settled, operands)):
             return True
+        if function is operator.setitem and kind in (Pending, *TENSORS):
+            self.operators.on_tensors(function, operands)
+            return trace.ended is None
         if function in ARITHMETIC:
             tensors = any(type(value) in (Pending, *TENSORS) for value in operands)
             if tensors:

@@ -40,7 +40,7 @@ def reason_of(fact: Fact, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reas
         return GUARDS["type"](**{**words, "new": type(found).__qualname__})
     if fact.kind == "is":
         return GUARDS["identity"](**words)
-    if fact.kind in ("same", "apart", "unshared"):
+    if fact.kind in ("same", "apart"):
         return GUARDS["alias"](**words)
     return OTHER_GUARD(guard=str(fact))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +9,12 @@ import torch
 
 from lamina.capture.own.frame import MISSING
 
-__all__ = ["Fact", "Facts", "Place", "constant_key", "is_settled"]
+__all__ = ["SINGLETONS", "Fact", "Facts", "Place", "constant_key", "is_settled"]
 
 _NUMBERS = (int, float, complex, str, bytes, bool, type(None), type(...))
-_SINGLETONS = (bool, type(None), type(...), torch.dtype, torch.layout, torch.memory_format)
-_CONSTANTS = frozenset((*_NUMBERS, *_SINGLETONS, torch.device, torch.Size, type(NotImplemented), type(MISSING)))
+SINGLETONS = (bool, type(None), type(...), torch.dtype, torch.layout, torch.memory_format)
+"""Classes of constants each of which is one object."""
+_CONSTANTS = frozenset((*_NUMBERS, *SINGLETONS, torch.device, torch.Size, type(NotImplemented), type(MISSING)))
 
 
 def is_settled(value: Any) -> bool:
@@ -105,7 +104,7 @@ class Fact:
 
 
 _SENTENCES = {
-    "arguments": "{value[0]} positional arguments and the keywords {value[1]}",
+    "arguments": "arguments: {value}",
     "state": "the state of torch is {value}",
     "type": "type({place}) is {value}",
     "is": "{place} is {value}",
@@ -118,24 +117,17 @@ _SENTENCES = {
     "apart": "{place} is not {other}",
     "look": "{place} looks like {value}",
     "bare": "{place} has no attributes of its own",
-    "unshared": "the tensors {place} to {other} share no memory",
-    "answer": "{value[1]} is what {value[0]} says of {place}",
+    "distinct": "{place} to {other} are different objects",
+    "answer": "{place}: {value}",
 }
-_SENTENCES["arguments"] = "arguments: {value}"
-_SENTENCES["answer"] = "{place}: {value}"
 
 
 @dataclass(slots=True)
 class Facts:
-    """Facts in the order in which they were found: what a fact needs to be asked safely stands before it.
-
-    ``objects`` are those that facts compare with and programs use, by the names that they have there.
-    """
+    """Facts in the order in which they were found: what a fact needs to be asked safely stands before it."""
 
     rows: list[Place | Fact] = field(default_factory=list)
-    objects: dict[str, Any] = field(default_factory=dict)
     _places: dict[Any, Place] = field(default_factory=dict)
-    _names: dict[int, str] = field(default_factory=dict)
     _noted: set[Any] = field(default_factory=set)
 
     def place(self, how: str, parent: Place | None, key: Any, name: str = "") -> Place:
@@ -160,14 +152,6 @@ class Facts:
         if not known:
             self.rows.append(Fact(kind, places, value, line))
 
-    def object(self, value: Any) -> str:
-        """The name of an object in a program's namespace."""
-        found = self._names.get(id(value))
-        if found is None:
-            found = self._names[id(value)] = f"o{len(self._names)}"
-            self.objects[found] = value
-        return found
-
     @property
     def facts(self) -> list[Fact]:
         """The facts without the places."""
@@ -176,94 +160,3 @@ class Facts:
     def text(self) -> str:
         """One line a fact."""
         return "\n".join(map(str, self.facts))
-
-    def lines(self) -> list[str]:
-        """A program that leaves by ``return m<n>`` where fact n does not hold; it has each place as a variable."""
-        found, number = [], 0
-        for row in self.rows:
-            if isinstance(row, Place):
-                found.append(f"{row.variable} = {self._read(row)}")
-                continue
-            found.append(f"if {self._broken(row)}: return m{number}")
-            number += 1
-        return found
-
-    def question(self, fact: Fact, space: dict[str, Any]) -> Callable[..., bool]:
-        """A function that tells of the values at a fact's places whether it is broken; it uses names of ``space``."""
-        names = [f"q{number}" for number in range(len(fact.places))]
-        broken = _CONDITIONS[fact.kind](self, names, fact.value)
-        asked: Callable[..., bool] = eval(f"lambda {', '.join(names)}: bool({broken})", {**space, **self.objects})
-        return asked
-
-    def _read(self, place: Place) -> str:
-        if place.how == "argument":
-            return f"args[{place.key}]"
-        if place.how == "keyword":
-            return f"kwargs[{place.key!r}]"
-        if place.how == "object":
-            return self.object(place.key)
-        assert place.parent is not None
-        if place.how == "attribute":
-            return f"{place.parent.variable}.{place.key}"
-        return f"{place.parent.variable}[{self.literal(place.key)}]"
-
-    def literal(self, value: Any) -> str:
-        """An expression for a constant."""
-        plain = type(value) in (int, str, bool, type(None)) or (type(value) is float and math.isfinite(value))
-        return repr(value) if plain else self.object(value)
-
-    def _broken(self, fact: Fact) -> str:
-        names = [place.variable for place in fact.places]
-        return _CONDITIONS[fact.kind](self, names, fact.value)
-
-
-def _constant(facts: Facts, names: list[str], value: Any) -> str:
-    kind = type(value)
-    if kind in _SINGLETONS:
-        return f"{names[0]} is not {facts.literal(value)}"
-    if kind in (int, str) or (kind is float and value and math.isfinite(value)):
-        return f"type({names[0]}) is not {kind.__name__} or {names[0]} != {value!r}"
-    return f"constant_key({names[0]}) != {facts.object(constant_key(value))}"
-
-
-def _looks(facts: Facts, names: list[str], value: Any) -> str:
-    dtype, device, shape, stride, offset, requires_grad, is_leaf, conj, neg = value
-    p = names[0]
-    asked = [
-        f"{p}.dtype is not {facts.object(dtype)}",
-        f"{p}.shape != {shape!r}",
-        f"{p}.stride() != {stride!r}",
-        f"{p}.requires_grad is not {requires_grad}",
-        f"{p}.is_leaf is not {is_leaf}",
-        f"{p}.storage_offset() != {offset}",
-        f"{p}.device != {facts.object(device)}",
-        f"{p}.is_conj() is not {conj}",
-        f"{p}.is_neg() is not {neg}",
-        f"{p}.layout is not {facts.object(torch.strided)}",
-        f"{p}.is_quantized or {p}.is_inference() or is_wrapped({p})",
-    ]
-    return " or ".join(asked)
-
-
-def _keys(facts: Facts, names: list[str], value: Any) -> str:
-    kinds = facts.object([*map(type, value)])
-    return f"len({names[0]}) != {len(value)} or [*map(type, {names[0]})] != {kinds} or (*{names[0]},) != {value!r}"
-
-
-_CONDITIONS: dict[str, Callable[[Facts, list[str], Any], str]] = {
-    "arguments": lambda f, n, v: f"len(args) != {v[0]} or " + (f"(*kwargs,) != {v[1]!r}" if v[1] else "kwargs"),
-    "state": lambda f, n, v: f"state() != {f.object(v)}",
-    "type": lambda f, n, v: f"type({n[0]}) is not {f.object(v)}",
-    "is": lambda f, n, v: f"{n[0]} is not {f.object(v)}",
-    "constant": _constant,
-    "length": lambda f, n, v: f"len({n[0]}) != {v}",
-    "keys": _keys,
-    "absent": lambda f, n, v: f"{f.literal(v)} in {n[0]}",
-    "present": lambda f, n, v: f"{f.literal(v)} not in {n[0]}",
-    "same": lambda f, n, v: f"{n[0]} is not {n[1]}",
-    "apart": lambda f, n, v: f"{n[0]} is {n[1]}",
-    "look": _looks,
-    "bare": lambda f, n, v: f"{n[0]}.__dict__",
-    "unshared": lambda f, n, v: f"share_memory(({', '.join(n)},))",
-    "answer": lambda f, n, v: f"{f.object(v[0])}({', '.join(n)}) is not {v[1]}",
-}

@@ -90,9 +90,9 @@ class Operators:
 
     def on_tensors(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> None:
         trace = self.trace
-        name = ARITHMETIC.get(function)
+        name = "setitem" if function is operator.setitem else ARITHMETIC.get(function)
         if name is None:
-            if function not in (iter, operator.truth):
+            if function not in (iter, operator.truth, operator.not_):
                 trace.end(f"{getattr(function, '__name__', 'an operator')} is asked of a tensor")
             return
         for value in operands:
@@ -102,8 +102,13 @@ class Operators:
                 trace.class_entry(kind, f"__r{name}__")
             elif kind in (list, tuple):
                 self.calls.opened_deep(value)
+            elif kind is slice and not all(map(self._is_index, (value.start, value.stop, value.step))):
+                trace.end("a slice of a tensor by an object of another kind")
             elif kind not in _NUMBERS and not is_settled(value):
                 trace.end(f"an operator on a tensor and a {kind.__qualname__}")
+
+    def _is_index(self, value: Any) -> bool:
+        return is_settled(value) or type(value) in (Pending, *TENSORS)
 
     def _item(self, container: Any, key: Any) -> Any:
         trace, kind = self.trace, type(container)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Run"]
+__all__ = ["Ran", "Run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +28,15 @@ class Run:
     draws: bool
     writes: bool
     aliased: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The same as a step of a trace: ``given`` are variables of the driver, ``results`` is the number of results."""
+
+    run: Callable[..., Any]
+    given: tuple[str, ...]
+    results: int
+    within: bool | None
+    aliased: bool
+    spoils: bool

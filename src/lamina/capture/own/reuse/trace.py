@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import (
@@ -22,12 +21,11 @@ import torch
 from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.facts import Facts, Place, constant_key, is_settled
-from lamina.capture.own.reuse.run import Run
+from lamina.capture.own.reuse.learning import DICTS, Learning
 from lamina.capture.own.torch_private import is_plain, unseen
 
 __all__ = ["DICTS", "TENSORS", "Effect", "Trace", "tensor_look"]
 
-DICTS = (dict, OrderedDict)
 TENSORS = (torch.Tensor, torch.nn.Parameter)
 _FIXED = (
     MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType, GetSetDescriptorType, MemberDescriptorType,
@@ -46,21 +44,20 @@ class Effect:
 class Trace:
     """What a call does, as far as it can be done again by what it says; ``ended`` says why it cannot, if so.
 
-    ``where`` gives the user's line in progress.
+    ``where`` gives the user's line in progress, ``varying`` names places whose floats are others in each call.
     """
 
-    def __init__(self, where: Callable[[], str], state: tuple[Any, ...]) -> None:
-        self.where, self.state = where, state
+    def __init__(self, where: Callable[[], str], state: tuple[Any, ...], varying: frozenset[str] = frozenset()) -> None:
+        self.where, self.state, self.varying = where, state, varying
+        self.learning = Learning(self)
         self.facts = Facts()
         self.ended: str | None = None
-        self.steps: list[Run] = []
         self.effects: list[Effect] = []
         self.known: dict[int, tuple[Any, Place]] = {}
         self.made: dict[int, Any] = {}
         self.changed: set[tuple[int, Any]] = set()
         self.containers: dict[int, Any] = {}
         self.looked: dict[tuple[int, str], Any] = {}
-        self.results: dict[int, Any] = {}
         self._views: dict[type, Any] = {}
         self._entered: set[int] = set()
 
@@ -68,44 +65,21 @@ class Trace:
         """Nothing is noted any more: a later call is interpreted again."""
         if self.ended is None:
             self.ended = f"{why} ({self.where()})" if self.where() else why
-            self.steps.clear()
+            self.learning.clear()
             self.effects.clear()
             self.known.clear()
             self.made.clear()
             self.containers.clear()
-            self.results.clear()
 
-    def begin(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note what the call is given."""
+    def begin(
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Note what the call is given; gives it with copies of what varies."""
         self.fixed(target)
         self.note("state", (), self.state)
         self.note("arguments", (), (len(args), tuple(kwargs)))
-        for at, value in enumerate(args):
-            self.enter(value, self.facts.place("argument", None, at))
-        for name, value in kwargs.items():
-            self.enter(value, self.facts.place("keyword", None, name))
-
-    def ran(self, run: Run) -> None:
-        """A graph was run."""
-        if self.ended is not None:
-            return
-        if run.autocast != self.state[1]:
-            self.end("autocast is switched within the call")
-            return
-        for tensor in run.inputs:
-            if self.place_of(tensor) is None and id(tensor) not in self.results:
-                self.end("it is not known where a tensor comes from")
-                return
-        if run.writes:
-            places = tuple(place for place in map(self.place_of, run.inputs) if place is not None)
-            if len(places) < len(run.inputs):
-                self.end("a graph writes to what an earlier one computed")
-                return
-            if len(places) > 1:
-                self.note("unshared", places, None)
-        for made in run.results:
-            self.results[id(made)] = made
-        self.steps.append(run)
+        given = tuple(self.enter(value, self.facts.place("argument", None, at)) for at, value in enumerate(args))
+        return given, {name: self.enter(v, self.facts.place("keyword", None, name)) for name, v in kwargs.items()}
 
     def finish(self, state: tuple[Any, ...]) -> None:
         """The call has returned in a ``state`` of torch; note what its writes rest on."""
@@ -139,6 +113,8 @@ class Trace:
         """``value``, which was found at ``place``."""
         if self.ended is not None or place.number in self._entered:
             return value
+        if type(value) is float and str(place) in self.varying:
+            return self.learning.vary(value, place)
         self._entered.add(place.number)
         if is_settled(value):
             self.note("constant", (place,), value)
@@ -159,7 +135,7 @@ class Trace:
             self.known[id(value)] = value, place
             self.fixed(value)
             return
-        if kind is Pending or self.is_made(value) or id(value) in self.results:
+        if kind is Pending or self.is_made(value) or id(value) in self.learning.results:
             self.end("an object that the call has made is read from outside")
             return
         self.note("type", (place,), kind)

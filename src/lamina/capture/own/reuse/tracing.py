@@ -16,6 +16,7 @@ from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.calls import Calls
 from lamina.capture.own.reuse.changes import Changes
 from lamina.capture.own.reuse.facts import is_settled
+from lamina.capture.own.reuse.numbers import Numbers
 from lamina.capture.own.reuse.operators import Operators
 from lamina.capture.own.reuse.trace import DICTS, Trace
 from lamina.capture.own.torch_calls import name_of
@@ -35,11 +36,13 @@ class TracingWorld:
         self.attributes = Attributes(trace, interpret, self.enters, base.attribute)
         self.calls = Calls(trace, self.attributes)
         self.operators = Operators(trace, self.calls, interpret, self.enters)
+        self.numbers = Numbers(trace)
         self.changes = Changes(trace, self.attributes, self.operators)
 
     def attribute(self, value: Any, name: str) -> Any:
         if self.trace.ended is not None:
             return self.base.attribute(value, name)
+        self.trace.learning.pin(value if type(value) is float else None)
         return self.attributes.read(value, name)
 
     def looked_up(self, kind: type, name: str) -> Any:
@@ -100,6 +103,10 @@ class TracingWorld:
             trace.opened(cells)
 
     def operate(self, function: Callable[..., Any], *operands: Any) -> Any:
+        if self.trace.ended is None and self.trace.learning.values:
+            found = self.numbers.operated(function, operands)
+            if found is not MISSING:
+                return found
         if self.trace.ended is None:
             found = self.operators.operated(function, operands)
             if found is not MISSING:
@@ -110,6 +117,10 @@ class TracingWorld:
 
     def change(self, function: Callable[..., Any], *operands: Any) -> Any:
         trace = self.trace
+        if trace.ended is None and trace.learning.values:
+            found = self.numbers.changed(function, operands)
+            if found is not MISSING:
+                return found
         if trace.ended is None:
             self.settle()
             if self.changes.noted(function, operands):
@@ -123,7 +134,9 @@ class TracingWorld:
             return self.base.call(caller, function, args, kwargs)
         if function is setattr and not kwargs and len(args) == 3:
             return self.change(setattr, *args)
-        found = self._called(function, args, kwargs)
+        found = self.numbers.called(caller, function, args, kwargs)
+        if found is MISSING and self.trace.ended is None:
+            found = self._called(function, args, kwargs)
         if found is not MISSING or self.trace.ended is not None:
             return self.base.call(caller, function, args, kwargs) if found is MISSING else found
         if self.calls.is_native(function, args, kwargs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ from lamina.base.decision import Decision
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.guards.library import Library
 from lamina.capture.own.reuse.differences import reason_of
-from lamina.capture.own.reuse.driver import Driver, Miss, Run, Unbuildable, cannot_tell, state_of_torch
+from lamina.capture.own.reuse.driver import Driver, Miss, Run, cannot_tell, state_of_torch
+from lamina.capture.own.reuse.expressions import Unbuildable
 from lamina.capture.own.reuse.facts import Fact
 from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.reasons import ALWAYS_ANOTHER, FORGOTTEN, INTERPRETED, REUSED
@@ -40,6 +42,8 @@ class Versions:
         self.ended = self.unused = self._done = self._seen = 0
         self.wanted = True
         self._missed: tuple[Fact | None, tuple[Any, ...], dict[str, Any]] | None = None
+        self._differs: Driver | None = None
+        self._others: dict[str, int] = {}
         self._noted: set[str] = set()
 
     @property
@@ -58,7 +62,7 @@ class Versions:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call in the ordinary state gives, or ``MISSING`` if it is to be interpreted."""
-        self._missed = None
+        self._missed = self._differs = None
         for place, driver in enumerate(self.drivers):
             if driver.guard is not None and driver.guard.useful and driver.holds(args, kwargs):
                 driver.learn(args, kwargs)
@@ -71,7 +75,23 @@ class Versions:
                 return found
             if not place:
                 self._missed = found.fact, args, kwargs
+                self._count(found.fact, args, kwargs)
+            if found.learnt and self._differs is None:
+                self._differs = driver
         return MISSING
+
+    @property
+    def varying(self) -> frozenset[str]:
+        """Places whose floats have been others twice: they are inputs of what is compiled from then on."""
+        return frozenset(place for place, count in self._others.items() if count > 1)
+
+    def _count(self, fact: Fact | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A fact does not hold: if it is one about a float, count how often that was another one."""
+        if fact is not None and fact.kind == "constant" and type(fact.value) is float:
+            place = fact.places[0]
+            with contextlib.suppress(Exception):
+                if type(place.value(args, kwargs)) is float:
+                    self._others[str(place)] = self._others.get(str(place), 0) + 1
 
     def _keep(self, drivers: list[Driver]) -> None:
         """Have these drivers only, in this order."""
@@ -83,10 +103,12 @@ class Versions:
     def add(self, trace: Trace, result: Any) -> None:
         """Make a version of a call that was traced."""
         missed, self._missed = self._missed, None
+        differs, self._differs = self._differs, None
         trace.finish(state_of_torch())
         if trace.ended is None:
             try:
-                driver = Driver(trace, result, self.machine())
+                taken = differs is not None and differs.takes(trace, result)
+                made = [] if taken else [Driver(trace, result, self.machine())]
             except Unbuildable as why:
                 trace.end(f"the call makes {why}, which is kept or returned")
         if trace.ended is not None:
@@ -97,7 +119,7 @@ class Versions:
             self.record.note(
                 "", "capture", Decision("recompile", self.subject, True, reason_of(missed[0], *missed[1:]))
             )
-        self._keep([driver, *self.drivers])
+        self._keep([*made, *self.drivers])
         uses = self.uses
         self.unused = 1 if uses > self._seen else self.unused + 1
         self._seen = uses
@@ -118,8 +140,8 @@ class Versions:
             told = ALWAYS_ANOTHER(count=len(self.drivers), fact=fact)
             self.record.note("", "capture", Decision("capture", self.subject, True, told))
             self._keep([])
-        elif len(self.drivers) > _MOST:
-            self._keep(self.drivers[:_MOST])
+        elif sum(driver.leaves for driver in self.drivers) > _MOST:
+            self._keep(self.drivers[:-1])
             told = FORGOTTEN(most=_MOST, fact=fact)
             self.record.note("", "capture", Decision("capture", self.subject, False, told))
 

@@ -1,0 +1,128 @@
+"""The program of one trace: its facts, graphs and values in order, then its writes and what it gives."""
+
+from __future__ import annotations
+
+from types import MemberDescriptorType, MethodType
+from typing import Any
+
+from lamina.capture.own.reuse.asking import Names, asked, condition, literal
+from lamina.capture.own.reuse.facts import is_settled
+from lamina.capture.own.reuse.paths import Node
+from lamina.capture.own.reuse.run import Ran
+from lamina.capture.own.reuse.trace import DICTS, Trace
+from lamina.capture.own.reuse.values import Ref, Value
+
+__all__ = ["Path", "Unbuildable"]
+
+_BUILT = (list, tuple, set, dict)
+
+
+class Unbuildable(Exception):
+    """A trace cannot say how to make a value again."""
+
+
+class Path:
+    """The program of ``trace``, whose call gave ``result``, as nodes from ``node`` on, one for each decision.
+
+    Raises ``Unbuildable`` if it cannot be written.
+    """
+
+    def __init__(self, trace: Trace, result: Any, names: Names) -> None:
+        self.trace, self.names = trace, names
+        self._built: dict[int, tuple[Any, str]] = {}
+        self._making: list[str] = []
+        effects = [self._effect(effect) for effect in trace.effects]
+        returned = self.expression(result)
+        self.node = node = Node()
+        first = 0
+        for place, step in enumerate(trace.learning.steps):
+            if place == trace.learning.spoils:
+                node.steps.append("spoiled = True")
+            node.steps.append(self._step(place, step))
+            if isinstance(step, Value) and step.pinned:
+                node.asks = asked(trace.facts.rows[first : step.rows], names)
+                first = step.rows
+                node.name = step.ref.name
+                following = Node()
+                node.nexts = [(condition("constant", [node.name], step.value, names), following)]
+                node = following
+        node.asks = asked(trace.facts.rows[first:], names)
+        spoiled = ["spoiled = True"] if effects and trace.learning.spoils is None else []
+        node.end = [*self._making, *spoiled, *effects, f"return {returned}"]
+
+    def _step(self, number: int, step: Ran | Value) -> str:
+        function = self.names.object(step.function if isinstance(step, Value) else step.run)
+        if isinstance(step, Value):
+            operands = (one.name if isinstance(one, Ref) else literal(one, self.names) for one in step.operands)
+            return f"{step.ref.name} = {function}({', '.join(operands)})"
+        given = ", ".join(step.given)
+        inputs = f"({given}{',' if given else ''})"
+        called = f"{function}({given})" if step.within is None else f"within({step.within}, {function}, {inputs})"
+        if step.aliased:
+            called = f"distinct({called}, {inputs})"
+        results = [f"t{number}_{place}" for place in range(step.results)]
+        if len(results) == 1:
+            return f"{results[0]} = {called}[0]"
+        return f"{', '.join((*results, '*_'))} = {called}" if results else called
+
+    def _effect(self, effect: Any) -> str:
+        parts = (self.expression(effect.target), *map(self.expression, effect.operands))
+        return f"{self.names.object(effect.function)}({', '.join(parts)})"
+
+    def expression(self, value: Any) -> str:
+        """An expression for a value as it is at the end of the call."""
+        trace = self.trace
+        ref = trace.learning.ref(value)
+        if ref is not None:
+            return ref.name
+        if is_settled(value):
+            return literal(value, self.names)
+        found = self._built.get(id(value))
+        if found is not None:
+            if not found[1]:
+                raise Unbuildable(f"a {type(value).__qualname__} that holds itself")
+            return found[1]
+        self._built[id(value)] = value, ""
+        made = self._made(value)
+        name = f"v{len(self._making)}"
+        self._making.append(f"{name} = {made}")
+        self._built[id(value)] = value, name
+        return name
+
+    def _made(self, value: Any) -> str:
+        kind = type(value)
+        if kind in _BUILT:
+            return self._container(value)
+        if kind is MethodType:
+            return f"bound({self.expression(value.__func__)}, {self.expression(value.__self__)})"
+        if isinstance(value, tuple) and hasattr(kind, "n_sequence_fields"):
+            return f"{self.names.object(kind)}({self._container(tuple(value))})"
+        if self.trace.is_made(value) and not isinstance(value, type) and self._is_simple(kind):
+            return self._instance(value)
+        raise Unbuildable(f"a {kind.__qualname__}")
+
+    def _container(self, value: Any) -> str:
+        if type(value) in DICTS:
+            return "{" + ", ".join(f"{self.expression(k)}: {self.expression(v)}" for k, v in value.items()) + "}"
+        parts = ", ".join(self.expression(part) for part in value)
+        if type(value) is list:
+            return f"[{parts}]"
+        if type(value) is set:
+            return f"{{{parts}}}" if value else f"{self.names.object(set)}()"
+        return f"({parts},)" if parts else "()"
+
+    def _is_simple(self, kind: type) -> bool:
+        """Whether an instance is what is in its ``__dict__``."""
+        plain: bool = not any(
+            isinstance(entry, MemberDescriptorType) for base in kind.__mro__ for entry in vars(base).values()
+        )
+        return plain and getattr(kind, "__new__", None) is object.__new__
+
+    def _instance(self, value: Any) -> str:
+        kind = type(value)
+        name = f"v{len(self._making)}"
+        self._making.append(f"{name} = new({self.names.object(kind)})")
+        self._built[id(value)] = value, name
+        space = self._container(dict(vars(value)))
+        self._making.append(f"{name}.__dict__.update({space})")
+        return name

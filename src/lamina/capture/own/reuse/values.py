@@ -1,0 +1,97 @@
+"""Values that a call learns while it runs, which a later call learns anew: what tensors hold, and sums made of it."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lamina.capture.own.reuse.facts import Place
+from lamina.capture.own.torch_calls import name_of
+from lamina.capture.own.torch_private import unseen
+
+__all__ = ["ALWAYS_A_NUMBER", "ARITHMETIC_OF_NUMBERS", "Ref", "Value", "Varying", "as_tensor", "copied", "is_read"]
+
+_READS = frozenset(
+    (
+        "item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__", "is_nonzero", "equal",
+        "allclose",
+    )
+)  # fmt: skip
+ALWAYS_A_NUMBER: frozenset[Callable[..., Any]] = frozenset(
+    (
+        operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.iadd, operator.isub,
+        operator.imul, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.truth,
+        operator.not_, abs,
+    )
+)  # fmt: skip
+"""Functions that raise for no finite or infinite number and no NaN."""
+ARITHMETIC_OF_NUMBERS: frozenset[Callable[..., Any]] = ALWAYS_A_NUMBER | frozenset(
+    (
+        operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.itruediv, operator.ifloordiv,
+        operator.imod, operator.ipow, round, float, int, bool, math.sqrt, math.exp, math.log, math.floor, math.ceil,
+        math.isnan, math.isinf, math.isfinite, math.cos, math.sin, math.tanh, math.pow, math.log2, math.log10,
+    )
+)  # fmt: skip
+"""Functions that are asked again of other numbers in a later call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The variable of a driver that has a tensor or a value."""
+
+    name: str
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """What ``function`` said of ``operands``, which are ``Ref``s and constants; ``ref`` is the variable that has it.
+
+    ``rows`` counts the facts and places that were noted before, ``place`` is the position among the steps of the call.
+    ``pinned``: what the call did then rests on its being this ``value``; otherwise another one takes its place in a
+    later call.
+    """
+
+    function: Callable[..., Any]
+    operands: tuple[Any, ...]
+    value: Any
+    rows: int
+    place: int
+    pinned: bool = False
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(f"n{self.place}")
+
+
+@dataclass(slots=True, eq=False)
+class Varying:
+    """A float from outside that is another one in later calls: ``value`` is a copy, so that nobody else has it."""
+
+    value: float
+    found: float
+    place: Place
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(self.place.variable)
+
+
+def copied(value: float) -> float:
+    """A float that is another object, with the same bits."""
+    return value + -0.0
+
+
+def as_tensor(value: float) -> torch.Tensor:
+    """A tensor without dimensions, of torch.float64, that has ``value``."""
+    with unseen():
+        return torch.tensor(value, dtype=torch.float64, device="cpu")
+
+
+def is_read(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of torch's does nothing but tell what tensors hold."""
+    return name_of(function) in _READS and not kwargs and any(isinstance(value, torch.Tensor) for value in args)
