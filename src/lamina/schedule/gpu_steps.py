@@ -42,6 +42,31 @@ class Steps:
         self.new.decide("in steps", reasons.IN_STEPS())
         return self.in_steps(first, sets, common)
 
+    def rows_first(self, inner: frozenset[str]) -> list[Nest] | None:
+        """Reductions over whole rows and more, over each row in the nest that reduces and uses the row, and then over
+        the rows: the sum of a loss that is made of two softmaxes. Nothing where what comes of them is needed in rows.
+        """
+        others = [p for p in self.facts.reduces if frozenset(self.facts.reduce(p).axes) != inner]
+        late, outs = self.facts.depending(set(others)), {n: p for p in others for n in defined(self.facts.body[p])}
+        if not self.joinable(others) or not all(inner < set(self.facts.reduce(p).axes) for p in others):
+            return None
+        goals = [p for p in self.facts.goals() if p in late]
+        if late.intersection(self.facts.reduces) or not self.beyond(self.facts.slice(goals, outs), inner):
+            return None
+        ends: list[Equation] = []
+        joins: list[Equation] = []
+        for p in others:
+            eqn = self.facts.reduce(p)
+            load, made = self.step(eqn, (eqn.value,), inner)
+            ends += made
+            joins += self.joined_step(eqn, load, (), inner)
+        inputs = [self.facts.use_def.positions[self.facts.reduce(p).value] for p in others]
+        early = [p for p in self.facts.goals() if p not in late]
+        self.new.decide("rows first", reasons.IN_STEPS())
+        axes = self.facts.nest.axes
+        rows = self.new.nest_of("steps", axes, [*self.facts.slice([*inputs, *early], {}), *ends])
+        return [rows, self.new.nest_of("join", axes, [*joins, *self.facts.slice(goals, outs)])]
+
     def joinable(self, reduces: list[int]) -> bool:
         """Whether results over some axes are exactly joins of results over fewer of them."""
         found = [self.facts.reduce(p) for p in reduces]

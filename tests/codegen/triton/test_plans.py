@@ -93,6 +93,11 @@ def group_norm_backward(g: Tensor, x: Tensor, w: Tensor) -> Any:
     return torch.ops.aten.native_group_norm_backward(g.tanh(), inner, mean, scale, w, *sizes, [True, True, True])
 
 
+def products(a: Tensor, b: Tensor) -> Any:
+    p, q = a.log_softmax(1), b.log_softmax(1)
+    return p, (p * q).sum() / len(a), (p * q).amax((0, 1))
+
+
 def short_axis_beside_rows(x: Tensor, w: Tensor) -> Any:
     y = x / (1 + w.abs())
     z = F.normalize(torch.where(y > 0, y, 0.1 * y).exp().log1p() * y, dim=2) * y.abs().sqrt()
@@ -140,6 +145,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     ),
     "activation and bias gradient": (gelu_backward, (torch.randn(640, 24), torch.randn(640, 24)), 1),
     "rows and columns apart": (lambda x: (x - x.sum(1, keepdim=True), x.sum(0)), (torch.randn(6, 9001),), 1),
+    "products of wide rows": (products, (torch.randn(6, 9001), torch.randn(6, 9001)), 1),
     "softmax": (lambda x: x.softmax(-1), (torch.randn(20, 77),), 0),
     "quantised rows": (lambda x: (x / (x.abs().amax(-1, keepdim=True) / 127)).round(), (torch.randn(20, 77),), 0),
     "group norm": (lambda x: F.silu(F.group_norm(x, 4)), (torch.randn(4, 8, 12, 5),), 0),
@@ -177,6 +183,15 @@ def test_plan(interpreter: Interpreter, name: str) -> None:
     exact = tensors(function(*(a.double() for a in arguments)))
     for mine, theirs, right in zip(ours, eager, exact, strict=True):
         assert not judge(mine, theirs, right)
+
+
+def test_a_loss_over_wide_rows_is_summed_where_they_are_reduced() -> None:
+    """Sums over everything that need a row's results are sums over each row first: nothing is read for them again."""
+    function, arguments, _ = CASES["products of wide rows"]
+    plan = planned(function, *arguments)
+    reads = [sum(n in plan.inputs for n in s.buffers) for s in plan.steps if isinstance(s, KernelCall)]
+    assert reads[0] == 2
+    assert not any(reads[1:])
 
 
 def test_cut_reductions_propagate_nan(interpreter: Interpreter) -> None:
