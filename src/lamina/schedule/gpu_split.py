@@ -113,8 +113,10 @@ class _Cutter:
             inner = self._accesses.inner()
             if (shared := self._steps.shared(inner)) is not None:
                 return self._again(shared)
+            if (rows := self._steps.rows_first(inner)) is not None:
+                return self._again(rows)
             if self._facts.volume(inner) > WIDEST:
-                return self._again(self._steps.rows_first(inner) or self._unmixed(inner))
+                return self._again(self._unmixed(inner))
             others = [p for p in self._facts.reduces if frozenset(self._facts.reduce(p).axes) != inner]
             late = self._facts.depending(set(others))  # a sum around a row's maximum needs that of the whole row
             return self._parts([p for p in others if p not in late], inner)

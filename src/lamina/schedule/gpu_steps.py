@@ -9,6 +9,7 @@ from lamina.ir.index import as_expr
 from lamina.ir.loops import Check, Compute, Equation, Load, Nest, Reduce, Store, defined, operands
 from lamina.ir.ops import JOINS
 from lamina.schedule import reasons
+from lamina.schedule.accesses import gathers
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cut_nests import NewNests
 from lamina.schedule.gpu_cutting import COLUMN_POINTS, HALVES, MANY, WIDEST, NestToCut, axes_of, needed
@@ -44,23 +45,34 @@ class Steps:
 
     def rows_first(self, inner: frozenset[str]) -> list[Nest] | None:
         """Reductions over whole rows and more, over each row in the nest that reduces and uses the row, and then over
-        the rows: the sum of a loss that is made of two softmaxes. Nothing where what comes of them is needed in rows.
+        the rows: the sum of a loss that is made of two softmaxes, or the mean of norms. Nothing where what comes of
+        them is needed in rows, where rows are short, or columns are added up.
         """
         others = [p for p in self.facts.reduces if frozenset(self.facts.reduce(p).axes) != inner]
-        late, outs = self.facts.depending(set(others)), {n: p for p in others for n in defined(self.facts.body[p])}
-        if not self.joinable(others) or not all(inner < set(self.facts.reduce(p).axes) for p in others):
+        wider = [p for p in others if inner < set(self.facts.reduce(p).axes)]
+        of_rows = [p for p in others if not self.facts.values[self.facts.reduce(p).value] & inner]
+        crossed = self.accesses.contiguous([a for a in self.facts.axes if a not in inner]) is not None
+        if (
+            len(wider) + len(of_rows) < len(others)
+            or not self.joinable(wider)
+            or self.facts.size(inner) < COLUMN_POINTS
+        ):
             return None
+        late, outs = self.facts.depending(set(others)), {n: p for p in others for n in defined(self.facts.body[p])}
         goals = [p for p in self.facts.goals() if p in late]
         if late.intersection(self.facts.reduces) or not self.beyond(self.facts.slice(goals, outs), inner):
             return None
-        ends: list[Equation] = []
-        joins: list[Equation] = []
-        for p in others:
-            eqn = self.facts.reduce(p)
-            load, made = self.step(eqn, (eqn.value,), inner)
-            ends += made
-            joins += self.joined_step(eqn, load, (), inner)
         inputs = [self.facts.use_def.positions[self.facts.reduce(p).value] for p in others]
+        made = self.facts.slice(inputs, {})
+        if (not wider or any(map(gathers, made))) if self.facts.volume(inner) > WIDEST else crossed:
+            return None  # little is left of long rows; tiles of rows and columns read both layouts
+        ends, loads = self.new.saved(dict.fromkeys(self.facts.reduce(p).value for p in of_rows))
+        joins: list[Equation] = [*loads.values(), *(self.facts.body[p] for p in of_rows)]
+        for p in wider:
+            eqn = self.facts.reduce(p)
+            load, step = self.step(eqn, (eqn.value,), inner)
+            ends += step
+            joins += self.joined_step(eqn, load, (), inner)
         early = [p for p in self.facts.goals() if p not in late]
         self.new.decide("rows first", reasons.IN_STEPS())
         axes = self.facts.nest.axes

@@ -145,6 +145,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     ),
     "activation and bias gradient": (gelu_backward, (torch.randn(640, 24), torch.randn(640, 24)), 1),
     "rows and columns apart": (lambda x: (x - x.sum(1, keepdim=True), x.sum(0)), (torch.randn(6, 9001),), 1),
+    "mean of norms": (lambda x, y: ((x - y).norm(dim=1) + 1).mean(), (torch.randn(700, 130), torch.randn(700, 130)), 1),
+    "products of rows": (products, (torch.randn(70, 300), torch.randn(70, 300)), 1),
     "products of wide rows": (products, (torch.randn(6, 9001), torch.randn(6, 9001)), 1),
     "softmax": (lambda x: x.softmax(-1), (torch.randn(20, 77),), 0),
     "quantised rows": (lambda x: (x / (x.abs().amax(-1, keepdim=True) / 127)).round(), (torch.randn(20, 77),), 0),
@@ -185,13 +187,15 @@ def test_plan(interpreter: Interpreter, name: str) -> None:
         assert not judge(mine, theirs, right)
 
 
-def test_a_loss_over_wide_rows_is_summed_where_they_are_reduced() -> None:
+@pytest.mark.parametrize("name", ["products of wide rows", "products of rows", "mean of norms"])
+def test_a_loss_over_rows_is_summed_where_they_are_reduced(name: str) -> None:
     """Sums over everything that need a row's results are sums over each row first: nothing is read for them again."""
-    function, arguments, _ = CASES["products of wide rows"]
+    function, arguments, _ = CASES[name]
     plan = planned(function, *arguments)
     reads = [sum(n in plan.inputs for n in s.buffers) for s in plan.steps if isinstance(s, KernelCall)]
     assert reads[0] == 2
     assert not any(reads[1:])
+    assert plan.kernels[0].schedules[0].kind in ("rows", "loops")
 
 
 def test_cut_reductions_propagate_nan(interpreter: Interpreter) -> None:
