@@ -229,9 +229,9 @@ def distance(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
     return ((x - y).float().norm(dim=1).mean(),)
 
 
-def test_long_rows_that_are_only_read_have_more_programs() -> None:
+def test_rows_whose_norms_are_averaged_have_a_program_each() -> None:
     rows = 2895, 5790
-    assert parts_of(distance, meta(*rows), meta(*rows)) == 579
+    assert parts_of(distance, meta(*rows), meta(*rows)) == 2895
     torch.manual_seed(0)
     cut(distance, [torch.randn(700, 1100), torch.randn(700, 1100)])
 
@@ -322,9 +322,10 @@ def test_small_tiles_of_short_columns_have_neighbours() -> None:
         assert prod(b.size for b in schedule.blocks) >= 256
 
 
-@pytest.mark.parametrize(("function", "rows"), [(much, 8), (lambda *x: x[0] + x[1] * x[2] * x[3], 64)])
+@pytest.mark.parametrize(("function", "rows"), [(much, 16), (lambda *x: x[0] + x[1] * x[2] * x[3], 64)])
 def test_columns_of_which_much_is_computed_leave_room_for_others(function: Callable[..., Any], rows: int) -> None:
-    """Tiles of 64 by 64 spilled two kilobytes a thread, and one of 128 threads worked on a multiprocessor."""
+    """Tiles of 64 by 64 spilled two kilobytes a thread, and one of 128 threads worked on a multiprocessor; few programs
+    of 8 by 64 left some with a third more to do than others."""
     x = [meta(1 << 14, 1 << 12, dtype=torch.float32) for _ in range(4)]
     found = blocks_of(lambda *x: (function(*x).sum(0),), *x)[0]
     assert [b.size for b in found.blocks if b.role == "loop"] == [rows]

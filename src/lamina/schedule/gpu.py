@@ -19,6 +19,7 @@ from lamina.schedule.gpu_cost import CostModel
 from lamina.schedule.gpu_facts import (
     BUSY_POINTS,
     MANY_POINTS,
+    MUCH,
     ROWS_IN_COMMON,
     even_tile,
     filled,
@@ -43,10 +44,6 @@ _DIVIDED_POINTS, _DIVIDED = 1024, 4
 as many: each point takes divisions (H100, 192 x 257 x 14 x 15 in bfloat16: 59.7 us with 2048 points and 16 a thread,
 52.0 with 1024 and eight, 38.0 with four; 192 x 53970: 35.8, 32.1 with eight; 1024 x 72 x 73 in float32: 50.8 with
 eight, 43.4 with four).
-"""
-_MUCH = 60
-"""Instructions at a point of turned tiles from which on a thread takes four (H100, 512 x 8 x 75 x 76 in bfloat16 with
-149: 389 us with 16, 242 with four; 1000 x 9 x 2 x 768 in float32 with 60: 222 with eight, 196 with four).
 """
 _SMALLEST, _LARGEST = 128, 2048
 """Points of the smallest elementwise tile, and of one that is not made smaller."""
@@ -101,7 +98,21 @@ def _with_room(
     while found.blocks[at].size > least and not fits(found):
         shorter = replace(found.blocks[at], size=found.blocks[at].size // 2)
         found = replace(found, blocks=(*found.blocks[:at], shorter, *found.blocks[at + 1 :]))
-    return found
+    return found if own else _among_more(found, at, cost, 8 * target.processors)
+
+
+def _among_more(found: GpuSchedule, at: int, cost: CostModel, enough: int) -> GpuSchedule:
+    """``found`` with narrower tiles where short ones are few programs' work: some processors would have one more than
+    others (H200, sums over 1785 rows of 26,176 numbers by 409 programs of 8 x 64 332 us, by 1636 of 32 x 16 247; over
+    516 of 13,035 by 408 550 us, by 1632 of 16 x 16 412).
+    """
+    *others, across = found.blocks
+    if found.blocks[at].size > _SHORTEST or across.role != "grid" or cost(found).programs >= enough:
+        return found
+    while across.size > 2 * _SHORTEST and cost(replace(found, blocks=(*others, across))).programs < enough:
+        across = replace(across, size=across.size // 2)
+    others[at] = replace(others[at], size=2 * others[at].size)
+    return replace(found, blocks=(*others, across))
 
 
 def _filled_sides(lengths: list[int], sides: list[int], nbytes: int) -> tuple[list[int], int]:
@@ -245,17 +256,17 @@ class _Chooser(Reductions):
         few = sum(isinstance(e, Load) for e in self.nest.body) <= 2  # or registers spill
         large = few and not self.heavy() and self.size(self.names) >= 128 * 128 * 4 * self.target.processors
         side = 128 if large and min(self.size(tall), self.size(quick)) >= 128 else 64
-        if self.bytes() > 2 or self.instructions >= _MUCH:
+        if self.bytes() > 2 or self.instructions >= MUCH:
             side = 32
         heights, lines = [min(power(self.size(a)), side) for a in (tall, quick)], 1
-        if rest and self.instructions >= _MUCH:
+        if rest and self.instructions >= MUCH:
             heights, lines = _filled_sides([self.size(a) for a in (tall, quick)], heights, self.bytes())
         blocks = (
             *((Block(rest, lines, "grid"),) if rest else ()),
             Block(tall, heights[0], "grid"),
             Block(quick, heights[1], "grid"),
         )
-        each = 4 if self.instructions >= _MUCH else 16 if self.bytes() <= 2 else 8
+        each = 4 if self.instructions >= MUCH else 16 if self.bytes() <= 2 else 8
         warps = min(8, warps_for(lines * heights[0] * heights[1], each))
         return GpuSchedule("pointwise", blocks, warps=warps, approximate=self.approximate)
 

@@ -24,6 +24,7 @@ __all__ = [
     "MANY_LOADS",
     "MANY_POINTS",
     "MANY_SUMS",
+    "MUCH",
     "ROWS_IN_COMMON",
     "SHORT_ROW_WARP",
     "NestFacts",
@@ -48,6 +49,10 @@ warps, 73 with 2048; float32, three operands, 147 instructions, 185 us with 16 p
 """
 BUSY_POINTS = 1024
 """Points of a tile of such."""
+MUCH = 60
+"""Instructions at a point of turned tiles from which on a thread takes four (H100, 512 x 8 x 75 x 76 in bfloat16 with
+149: 389 us with 16, 242 with four; 1000 x 9 x 2 x 768 in float32 with 60: 222 with eight, 196 with four).
+"""
 ENOUGH_WARPS = 16
 """Warps of a processor that hide what each of them waits for."""
 _WINDOW_ROWS = 16

@@ -14,6 +14,7 @@ from lamina.schedule.gpu_facts import (
     MANY_INSTRUCTIONS,
     MANY_POINTS,
     MANY_SUMS,
+    MUCH,
     ROWS_IN_COMMON,
     SHORT_ROW_WARP,
     NestFacts,
@@ -80,10 +81,11 @@ def _barely_filled(deep: int, rows: int) -> bool:
 
 
 def _rows_a_turn(length: int, most: int) -> int:
-    """Rows that a loop takes at once: as many as ``most``, fewer where many would be beyond the last one."""
+    """Rows that a loop takes at once: as many as ``most``, fewer where that leaves fewer beyond the last one (H200,
+    five rows of 257 numbers, one at a time 675 us, two 1203; 56 rows, eight 257, 32 373).
+    """
     sizes = [n for n in (1, 2, 4, 8, 16, 32) if n <= max(1, min(power(length), most))]
-    full = max(filled(length, n) for n in sizes)
-    return max(n for n in sizes if filled(length, n) >= _BARELY * full)
+    return max(sizes, key=lambda n: (round(filled(length, n), 1), n))
 
 
 class Reductions(NestFacts):
@@ -130,6 +132,10 @@ class Reductions(NestFacts):
             chunk = min(chunk, 2048)
         if self.busy():
             chunk, warps, stages = BUSY_POINTS, 4, 1
+        elif self.broadcasts(inner):
+            # Such a number is one of four bytes for each point of a tile that is read ahead (H200, 8192 rows of 10,000
+            # by 512 programs, with three numbers of each row: 1563 us with 3 stages, 255 with 1).
+            stages = 1
         elif read_in_pieces(self) and not (odd and len(inner) == 1):
             stages, warps = 1, warps_for(chunk, 8)  # (H100, 129 numbers a row, 336 MB: 536 us with 8 warps ahead, 257)
         if self.gathers():
@@ -168,6 +174,9 @@ class Reductions(NestFacts):
             several = self.sharing(inner, kept, power(width))
             alike = _NORM_ROW // 2 < width <= _NORM_ROW and self.bytes() <= 2 and self.only_sums()
             each = 64 if several > 1 or alike or (width > HELD and self.reads_once(inner) and self.moments()) else 32
+        if self.instructions >= MUCH and self.bytes() > 2 and width <= _SHORT_ROW and not alone:
+            # (H200, 14000 rows of 768, 89 instructions: two in four warps 83 us, one in two 54.)
+            several, each = min(several, max(1, _SHORT_ROW // power(width))), 16
         if width >= _LONG and self.unaligned(inner) and self.shifted(inner):
             each = 16  # every point takes narrow accesses: as many as possible are to be under way
         outer = (Block(kept, several, "grid"),) if kept else ()
@@ -175,6 +184,11 @@ class Reductions(NestFacts):
         if units < self.target.processors:
             warps = max(warps, warps_for(power(width), 8))
         return GpuSchedule("rows", (*outer, whole), warps=warps, approximate=self.approximate)
+
+    def broadcasts(self, inner: frozenset[str]) -> bool:
+        """Whether a loop over rows of several axes loads what does not vary along the fast one."""
+        loads = [e.index[0].axes() for e in self.nest.body if isinstance(e, Load)]
+        return self.fast in inner and any(axes & inner and self.fast not in axes for axes in loads)
 
     def only_sums(self) -> bool:
         """Whether all that rows are reduced to are sums and moments, and no random numbers are drawn for them."""
@@ -219,11 +233,14 @@ class Reductions(NestFacts):
         many = sum(isinstance(e, Load) and bool(e.index[0].axes() & inner) for e in self.nest.body)
         rows = rows_of_tile(many, written)
         points = 4096 if narrow or (written and crossed) else COLUMNS * rows
-        held, tallest = (8192, 128) if crossed else (4096, 512)  # runs along both sides are to be wide
+        again, rows = self.phases() > 1, 1
+        # Runs along both sides are to be wide. What is read once, though used again, takes larger tiles of few warps
+        # (H200, norm of 96 channels, 32 images: 128 x 32 in eight warps 93 us, 128 x 64 in two 52; with a gradient's
+        # 133 instructions 128 x 32 in 16 268, 128 x 64 in eight 120).
+        held, tallest = (8192, 128) if crossed else (8192 if again else 4096, 512)
         if not (narrow or crossed or self.phases() > 1) and units * -(-width // across) >= self.target.processors:
             tallest = held // across  # a loop over wide runs hides more latency than a tall tile of narrow ones
         tall_run = max(8, held // power(deep)) * self.bytes()
-        again, rows = self.phases() > 1, 1
         if (
             again and narrow and not crossed
         ):  # H100, log-softmax over 597 of 64 columns: 156 us in tiles of 64, 117 held
@@ -240,7 +257,7 @@ class Reductions(NestFacts):
             if narrow and (few or half_run_is_faster(width, across)):
                 across, points = across // 2, points // 2
         if self.known(inner) and power(deep) <= tallest and (tall_run >= SECTOR or again) and not loops:
-            across = min(across, 32 if narrow else 64, max(8, held // power(deep)))
+            across = min(across, 32 if narrow else 64, max(16 if again else 8, held // power(deep)))
             tall = Block(self.ordered(inner), max(power(deep), 2), "whole")
             # What much is computed of had better not be turned in a large tile; small ones fill a program of few warps,
             # of which a processor holds 32 (H100, 39,270 times 12 x 12: one in one warp 156 us, four in four 104).
@@ -286,6 +303,8 @@ class Reductions(NestFacts):
         each = 64 if crossed else 16 if stages == 1 else max(16, points // 128)
         if rows > 1 or (self.heavy() and not crossed and tall.size <= 512):
             each = 8
+        if again and not crossed and rows * tall.size * across >= held:  # few warps have few results to exchange
+            each = 32 if self.instructions >= MANY_INSTRUCTIONS else 128 if tall.size <= 128 else 64
         warps = warps_for(rows * tall.size * across, each)
         return GpuSchedule("columns", blocks, warps=warps, stages=stages, approximate=self.approximate)
 

@@ -131,7 +131,10 @@ def _rows(facts: NestFacts, along: str, rest: tuple[str, ...]) -> Iterator[GpuSc
     if facts.known([along]) and length <= (_WIDEST if units < facts.target.processors else _WHOLE):
         tiles = [Block((along,), max(power(length), 2), "whole")]
     else:
-        tiles = [Block((along,), size, "loop") for size in _LOOP]
+        sizes = (
+            _LOOP[:1] if _cost(facts) >= _HEAVY else _LOOP
+        )  # (H200, 1024 rows of 44,645: 2048 points 352 us, 4096 556)
+        tiles = [Block((along,), size, "loop") for size in sizes]
     for tile in tiles:
         several = 1
         while several == 1 or (rest and several * tile.size <= _SEVERAL and several < 2 * units):
