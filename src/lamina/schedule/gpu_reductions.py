@@ -24,7 +24,7 @@ from lamina.schedule.gpu_facts import (
     short_row_warps,
     warps_for,
 )
-from lamina.schedule.gpu_unaligned import columns_in_pieces, half_run_is_faster, read_in_pieces, side
+from lamina.schedule.gpu_unaligned import broadcasts, columns_in_pieces, half_run_is_faster, read_in_pieces, side
 from lamina.schedule.gpu_work import SECTOR
 from lamina.schedule.scan_tiles import scan_schedule
 
@@ -80,6 +80,14 @@ def _barely_filled(deep: int, rows: int) -> bool:
     return filled(deep, power(deep)) < _BARELY * filled(deep, max(2, rows))
 
 
+def _points_of_held(instructions: float, tall: int) -> int:
+    """Points of a thread in large tiles of columns that are held because they are used again: few warps have few
+    results to exchange (H200, norm of 96 channels, 32 images: 128 x 32 in eight warps 93 us, 128 x 64 in two 52; with a
+    gradient's 133 instructions 128 x 32 in 16 268, 128 x 64 in eight 120; 1024 x 16 of 39 instructions in eight 70).
+    """
+    return 32 if instructions >= MANY_INSTRUCTIONS else 128 if tall <= 128 else 64
+
+
 def _rows_a_turn(length: int, most: int) -> int:
     """Rows that a loop takes at once: as many as ``most``, fewer where that leaves fewer beyond the last one (H200,
     five rows of 257 numbers, one at a time 675 us, two 1203; 56 rows, eight 257, 32 373).
@@ -132,9 +140,7 @@ class Reductions(NestFacts):
             chunk = min(chunk, 2048)
         if self.busy():
             chunk, warps, stages = BUSY_POINTS, 4, 1
-        elif self.broadcasts(inner):
-            # Such a number is one of four bytes for each point of a tile that is read ahead (H200, 8192 rows of 10,000
-            # by 512 programs, with three numbers of each row: 1563 us with 3 stages, 255 with 1).
+        elif broadcasts(self, inner):
             stages = 1
         elif read_in_pieces(self) and not (odd and len(inner) == 1):
             stages, warps = 1, warps_for(chunk, 8)  # (H100, 129 numbers a row, 336 MB: 536 us with 8 warps ahead, 257)
@@ -185,11 +191,6 @@ class Reductions(NestFacts):
             warps = max(warps, warps_for(power(width), 8))
         return GpuSchedule("rows", (*outer, whole), warps=warps, approximate=self.approximate)
 
-    def broadcasts(self, inner: frozenset[str]) -> bool:
-        """Whether a loop over rows of several axes loads what does not vary along the fast one."""
-        loads = [e.index[0].axes() for e in self.nest.body if isinstance(e, Load)]
-        return self.fast in inner and any(axes & inner and self.fast not in axes for axes in loads)
-
     def only_sums(self) -> bool:
         """Whether all that rows are reduced to are sums and moments, and no random numbers are drawn for them."""
         drawn = any(isinstance(e, Random) for e in self.nest.body)
@@ -234,22 +235,15 @@ class Reductions(NestFacts):
         rows = rows_of_tile(many, written)
         points = 4096 if narrow or (written and crossed) else COLUMNS * rows
         again, rows = self.phases() > 1, 1
-        # Runs along both sides are to be wide. What is read once, though used again, takes larger tiles of few warps
-        # (H200, norm of 96 channels, 32 images: 128 x 32 in eight warps 93 us, 128 x 64 in two 52; with a gradient's
-        # 133 instructions 128 x 32 in 16 268, 128 x 64 in eight 120).
-        held, tallest = (8192, 128) if crossed else (8192 if again else 4096, 512)
+        held, tallest = (8192, 128) if crossed else (8192 if again else 4096, 512)  # runs of both sides are to be wide
         if not (narrow or crossed or self.phases() > 1) and units * -(-width // across) >= self.target.processors:
             tallest = held // across  # a loop over wide runs hides more latency than a tall tile of narrow ones
         tall_run = max(8, held // power(deep)) * self.bytes()
-        if (
-            again and narrow and not crossed
-        ):  # H100, log-softmax over 597 of 64 columns: 156 us in tiles of 64, 117 held
-            tallest = 1024
+        if again and narrow and not crossed:
+            tallest = 1024  # H100, log-softmax over 597 of 64 columns: 156 us in tiles of 64, 117 held
         loops = self.busy() and not again  # so many operands leave no registers for a tall tile of each
-        pieces = not (again or crossed or loops or deep <= _FEW or len(self.reduces) >= MANY_SUMS) and read_in_pieces(
-            self
-        )
-        if pieces:
+        other_way = again or crossed or loops or deep <= _FEW or len(self.reduces) >= MANY_SUMS
+        if not other_way and read_in_pieces(self):
             return columns_in_pieces(self, outer, inner, run)
         if not (again or crossed or self.unaligned(frozenset())) and _barely_filled(deep, points // across):
             loops = True
@@ -303,8 +297,8 @@ class Reductions(NestFacts):
         each = 64 if crossed else 16 if stages == 1 else max(16, points // 128)
         if rows > 1 or (self.heavy() and not crossed and tall.size <= 512):
             each = 8
-        if again and not crossed and rows * tall.size * across >= held:  # few warps have few results to exchange
-            each = 32 if self.instructions >= MANY_INSTRUCTIONS else 128 if tall.size <= 128 else 64
+        if again and not crossed and rows * tall.size * across >= held:
+            each = _points_of_held(self.instructions, tall.size)
         warps = warps_for(rows * tall.size * across, each)
         return GpuSchedule("columns", blocks, warps=warps, stages=stages, approximate=self.approximate)
 
