@@ -246,23 +246,49 @@ class Recorder(TorchFunctionMode):
         return type(found)(parts)  # a named tuple of torch's takes a sequence
 
     def flush(self) -> None:
-        """Run what is recorded; the tensors that anybody still holds become ordinary ones."""
-        segment, self.segment = self.segment, None
+        """Run what is recorded; the tensors that anybody still holds become ordinary ones.
+
+        So they do where an interrupt of the program ends this, if that is possible.
+        """
+        segment = self.segment
         if segment is None:
             return
-        if segment.records:
-            self.regions.of_thread.fakes = None  # a write may have given a history to what stands for inputs
-        waiting = segment.pending
-        segment.pending = []
-        alive = []
-        while waiting:
-            made = waiting.pop()
-            if sys.getrefcount(made) > 2:  # this variable and the argument of getrefcount
-                alive.append(made)
-        alive.reverse()
-        outputs = [segment.nodes[id(made._fake)] for made in alive]
-        key = (tuple(segment.key), tuple(segment.looks), segment.state, tuple(segment.numbers[n] for n in outputs))
-        self._fill(segment, key, alive, outputs)
+        grad, waiting, made = torch.is_grad_enabled(), segment.pending, None
+        alive: list[Pending] = []
+        outputs: list[Node] = []
+        try:
+            self.segment, segment.pending = None, []
+            if segment.records:
+                self.regions.of_thread.fakes = None  # a write may have given a history to what stands for inputs
+            while waiting:
+                made = waiting.pop()
+                if sys.getrefcount(made) > 2:  # this variable and the argument of getrefcount
+                    alive.append(made)
+            alive.reverse()
+            outputs += [segment.nodes[id(one._fake)] for one in alive]
+            key = (tuple(segment.key), tuple(segment.looks), segment.state, tuple(segment.numbers[n] for n in outputs))
+            self._fill(segment, key, alive, outputs)
+        except BaseException as error:
+            SET_GRAD(grad)
+            nodes = dict(zip(map(id, alive), outputs, strict=False))
+            left = {id(one): one for one in (*alive, *waiting, made) if type(one) is Pending}
+            self._rescue(segment, [*left.values()], nodes, error)
+            raise
+
+    def _rescue(self, segment: Segment, left: list[Pending], nodes: dict[int, Node], error: BaseException) -> None:
+        """Compute the tensors that were ``left`` by an exception, call by call, unless that would write twice."""
+        self.segment = None
+        self.escaped("an interrupted graph")
+        if segment.failed or (segment.started and segment.writes):
+            return
+        outputs = [nodes.get(id(made)) or segment.nodes[id(made._fake)] for made in left]
+        grad = torch.is_grad_enabled()
+        with without_function_modes(), Autocast(segment.state[1]):
+            try:
+                SET_GRAD(segment.state[0])
+                computed_before(error, segment.graph, segment.inputs, left, outputs)
+            finally:
+                SET_GRAD(grad)
 
     @property
     def watching(self) -> bool:
@@ -283,6 +309,7 @@ class Recorder(TorchFunctionMode):
                 run = self._compiled(segment, key, outputs)
                 if run is None:
                     return
+                segment.started = True
                 computed = run(*segment.inputs)
                 before = [*map(id, computed)]
                 results = distinct(computed, segment.inputs)
@@ -294,6 +321,7 @@ class Recorder(TorchFunctionMode):
                     raise
                 SET_GRAD(segment.state[0])
                 failed = computed_before(error, segment.graph, segment.inputs, alive, outputs)
+                segment.failed = True
             finally:
                 SET_GRAD(grad)
             if failed is not None:

@@ -16,8 +16,8 @@ __all__ = ["become", "computed_before", "distinct"]
 
 
 def computed_before(
-    error: Exception, graph: Graph, inputs: list[torch.Tensor], alive: list[Pending], outputs: list[Node]
-) -> Exception:
+    error: BaseException, graph: Graph, inputs: list[torch.Tensor], alive: list[Pending], outputs: list[Node]
+) -> BaseException:
     """Compute call by call up to the one that raises, as eager does; gives what it raises, which is ``error`` if none.
 
     The tensors that are computed before it have their values.

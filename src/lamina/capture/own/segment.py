@@ -46,6 +46,7 @@ class Segment:
         self.numbers: dict[Node, int] = {}
         self.state = (torch.is_grad_enabled(), autocast_states(), settings())
         self.draws = self.writes = self.records = self.watched = self.switches = False
+        self.started = self.failed = False
         self.learnt: dict[int, tuple[float, Node]] = {}
         self._written: set[int] | None = set()
 
