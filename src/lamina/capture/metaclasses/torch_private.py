@@ -11,8 +11,8 @@ import sys
 from types import FunctionType, ModuleType
 from typing import Any
 
+from torch._dynamo import variables
 from torch._dynamo.exc import unimplemented
-from torch._dynamo.variables import object_protocol
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.misc import PythonModuleVariable
 from torch._dynamo.variables.user_defined import UserDefinedClassVariable
@@ -92,6 +92,7 @@ def _computes(kind: type, name: str) -> bool:
 
 def _forget_slots() -> None:
     """Ask each class anew what it can do, where Python code may have changed it: Dynamo (2.13) remembers the first."""
+    object_protocol: Any = getattr(variables, "object_protocol", None)  # torch 2.11 has no such module
     ask_any: Any = getattr(object_protocol, "_get_cached_slots", None)
     ask_anew: Any = getattr(object_protocol, "get_type_slots", None)
     if ask_any is None or ask_anew is None:  # a release that does not remember it
@@ -101,7 +102,7 @@ def _forget_slots() -> None:
     def slots(kind: type) -> Any:
         return (ask_anew if kind.__flags__ & _MADE_BY_PYTHON else ask_any)(kind)
 
-    object_protocol._get_cached_slots = slots  # type: ignore[assignment]
+    object_protocol._get_cached_slots = slots
 
 
 def _break(what: str) -> None:
