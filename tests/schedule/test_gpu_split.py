@@ -325,7 +325,8 @@ def test_small_tiles_of_short_columns_have_neighbours() -> None:
 @pytest.mark.parametrize(("function", "rows"), [(much, 16), (lambda *x: x[0] + x[1] * x[2] * x[3], 64)])
 def test_columns_of_which_much_is_computed_leave_room_for_others(function: Callable[..., Any], rows: int) -> None:
     """Tiles of 64 by 64 spilled two kilobytes a thread, and one of 128 threads worked on a multiprocessor; few programs
-    of 8 by 64 left some with a third more to do than others."""
+    of 8 by 64 left some with a third more to do than others.
+    """
     x = [meta(1 << 14, 1 << 12, dtype=torch.float32) for _ in range(4)]
     found = blocks_of(lambda *x: (function(*x).sum(0),), *x)[0]
     assert [b.size for b in found.blocks if b.role == "loop"] == [rows]

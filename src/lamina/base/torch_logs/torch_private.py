@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch._logging._internal import log_state, trace_log, trace_structured
 
-__all__ = ["enabled_torch_logs", "traced", "tracing"]
+__all__ = ["asked_for_torch_logs", "enabled_torch_logs", "traced", "tracing"]
 
 
 def tracing() -> bool:
@@ -27,3 +27,8 @@ def traced(name: str, text: Callable[[], str]) -> None:
 def enabled_torch_logs() -> frozenset[str]:
     """The artifacts that ``TORCH_LOGS`` or ``torch._logging.set_logs`` ask for, by name."""
     return frozenset(log_state.artifact_names)
+
+
+def asked_for_torch_logs() -> bool:
+    """Whether ``TORCH_LOGS`` or ``torch._logging.set_logs`` ask for any of torch's logs."""
+    return bool(log_state.artifact_names or log_state.log_qname_to_level)

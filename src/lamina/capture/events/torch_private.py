@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import os
 import re
 import sys
 import threading
@@ -28,6 +27,7 @@ from torch._dynamo.callback import callback_handler
 from torch._dynamo.resume_execution import ContinueExecutionCache
 from torch._guards import TracingContext
 
+from lamina.base.torch_logs.torch_private import asked_for_torch_logs
 from lamina.capture.breaks import break_reason, is_torchs
 from lamina.capture.log import CaptureLog
 from lamina.capture.recompiles.guard_texts import FailedGuard, failed_guard, is_of_another
@@ -130,7 +130,7 @@ def _repeats_nothing(record: logging.LogRecord) -> bool:
     The error of a call is raised by eager, with the user's lines, and a graph's end is a decision of the record.
     """
     level = logging.getLogger(record.name).getEffectiveLevel()
-    wanted = level < logging.WARNING or bool(os.environ.get("TORCH_LOGS"))
+    wanted = level < logging.WARNING or asked_for_torch_logs()
     repeated = isinstance(record.msg, str) and record.msg.lstrip().startswith(_REPEATED)
     return wanted or not repeated or getattr(_thread, "function", None) is None
 
