@@ -116,7 +116,7 @@ def _constant(node: Any) -> Any:
 
 
 def _keep_ranges() -> None:
-    """Break at a range whose step is 0, which Python refuses, and let ``k in range(n)`` be a truth value (2.13: 0, 1).
+    """Break at a range whose step is 0, which Python refuses, and let ``k in range(n)`` be a truth value, not a number.
 
     Dynamo asks for the step where something uses the range.
     """
@@ -135,18 +135,18 @@ def _keep_ranges() -> None:
         return found
 
     BuiltinVariable.call_range = make  # type: ignore[method-assign]
-    contains_any: Any = vars(RangeVariable).get("sq_contains")
-    if contains_any is None:  # a release that compares the items
-        return
+    method = "sq_contains" if "sq_contains" in vars(RangeVariable) else "call_method"  # of 2.13, and before it
+    ask_any: Any = vars(RangeVariable)[method]
 
-    @functools.wraps(contains_any)
-    def contains(self: Any, tx: Any, item: Any) -> Any:
-        found = contains_any(self, tx, item)
-        if compiles_for_lamina(tx.output) and found.is_python_constant():
+    @functools.wraps(ask_any)
+    def ask(self: Any, tx: Any, what: Any, *rest: Any) -> Any:
+        found = ask_any(self, tx, what, *rest)
+        contains = method == "sq_contains" or what == "__contains__"
+        if contains and compiles_for_lamina(tx.output) and found.is_python_constant():
             return ConstantVariable.create(bool(found.as_python_constant()))
         return found
 
-    RangeVariable.sq_contains = contains  # type: ignore[method-assign]
+    setattr(RangeVariable, method, ask)
 
 
 def _break_at_slices() -> None:
