@@ -255,3 +255,15 @@ def test_a_failure_in_what_is_told_fails_no_compile(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("lamina.capture.dynamo.note_fixed_sizes", failing)
     compiled = lamina.compile(lambda x: x + 1, options={"strict": True})
     assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_a_callable_that_runs_the_graphs_of_another_says_so() -> None:
+    torch.compiler.reset()
+    first, second = (lamina.compile(torch.nn.Linear(3, 3)) for _ in range(2))
+    for _ in range(2):
+        first(torch.randn(2, 3))
+        second(torch.randn(2, 3))
+    assert first.record.decisions("capture") == []
+    (found,) = second.record.decisions("capture")
+    assert found.code == "LM1211"
+    assert "met before, in another compiled callable" in str(found.reason)

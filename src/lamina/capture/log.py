@@ -20,6 +20,7 @@ from lamina.capture.reasons import (
     NOTHING_CAPTURED,
     PASSED_OVER,
     RUN_BY_PYTHON,
+    SHARED,
     SIZE_FIXED,
     SKIPPED_BY_DYNAMO,
     SYMBOLS_TAKE_TOO_LONG,
@@ -122,6 +123,10 @@ class CaptureLog:
         if reason is not None:
             cause = self.missed[-1] if self.missed else self.empty
             warn_user(f"lamina compiled nothing of {self.record.name}: {cause}", reason.remedy)
+
+    def nothing_met(self) -> None:
+        """The first call came to no function that was not compiled, or given up, before."""
+        self._note(Decision("capture", (self.record.name,), True, SHARED(), self._called_at()))
 
     def nothing_compiled(self) -> Reason | None:
         """Why there is no graph after a call of the callable, when that is first asked; nothing if there is one."""

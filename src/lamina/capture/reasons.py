@@ -36,6 +36,7 @@ __all__ = [
     "RAISED",
     "REUSED",
     "RUN_BY_PYTHON",
+    "SHARED",
     "SIZE_FIXED",
     "SKIPPED_BY_DYNAMO",
     "SYMBOLS_TAKE_TOO_LONG",
@@ -275,6 +276,13 @@ NOTHING_CAPTURED = FRAMES.add(
     "nothing of it is compiled: {why}",
     "After the first call of a compiled function there is no graph, so that Python runs all of it as before.",
     "{hint}",
+)
+SHARED = FRAMES.add(
+    11,
+    "nothing was captured in its first call: what it runs was met before, in another compiled callable",
+    "Compiled callables with equal options that run the same code share its graphs. Their stages, times and decisions "
+    "are in the record of the callable that was called first.",
+    "look into lamina.records(), or call torch.compiler.reset() before the callable is made",
 )
 SIZE_FIXED = FRAMES.add(
     3,

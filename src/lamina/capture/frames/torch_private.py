@@ -88,8 +88,10 @@ class FrameCallback(CatchErrorsWrapper):
         self.looked_at: tuple[type[Exception], ...] = (*caught, InternalTorchDynamoError)
         self.entry: CodeType | None = None
         """The code of the function through which Python calls what is compiled here."""
-        self.unsettled = False
-        """Whether the call that goes on has compiled something, and what came of it is to be told at its end."""
+        self.unsettled = True
+        """Whether the call that goes on is the first or has compiled something: what came of it is told at its end."""
+        self.met = False
+        """Whether a frame came here that no compiled code was there for."""
         self.failed: tuple[int, CodeType, Exception] | None = None
         """The last frame whose capture failed, and the number of the call in which it did."""
         self.ran: dict[CodeType, int] = {}
@@ -100,6 +102,7 @@ class FrameCallback(CatchErrorsWrapper):
         """How often an exception of the program's own ended the capture of each function."""
 
     def __call__(self, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
+        self.met = True
         if not self.whole and (why := refused_frame(frame.f_code)):
             return self._left_to_python(frame.f_code, why)
         if not self.whole and is_checkpointed(self.entry):
@@ -147,6 +150,8 @@ class FrameCallback(CatchErrorsWrapper):
     def finished(self) -> None:
         """Called at the end of a call without an exception while ``unsettled`` is set."""
         self.unsettled = False
+        if not self.met:
+            self.log.nothing_met()
         if self.failed is None:
             self.log.tell_nothing_compiled()
             return
