@@ -163,3 +163,68 @@ def test_a_result_of_constants_is_in_one_graph() -> None:
     assert torch.equal(compiled(X), X @ mask((3, 3), torch.float32))
     compiled(X)
     assert mask.cache_info().misses == 1
+
+
+STATE: dict[str, float] = {}
+CALLS: list[int] = []
+
+
+def _sets_state() -> Any:
+    @functools.cache
+    def set_up(n: int) -> float:
+        STATE["scale"] = 3.0
+        CALLS.append(n)
+        return 1.0
+
+    def function(x: torch.Tensor) -> Any:
+        before, count = STATE["scale"], len(CALLS)
+        found = set_up(1)
+        return x * before * STATE["scale"], count, found
+
+    return function
+
+
+def _draws_with_others_cached() -> Any:
+    @functools.cache
+    def noise(n: int) -> torch.Tensor:
+        return torch.rand(n)
+
+    @functools.cache
+    def twice(n: int) -> torch.Tensor:
+        return noise(n) * 2
+
+    noise(1)
+    twice(1)
+    return lambda x: (x * noise(3), twice(2), torch.rand(3))
+
+
+def _raises_at_first() -> Any:
+    CALLS.clear()
+
+    @functools.lru_cache(maxsize=0)
+    def refused(n: int) -> float:
+        CALLS.append(n)
+        if len(CALLS) == 1:
+            raise ValueError("not yet")
+        return 2.0
+
+    def function(x: torch.Tensor) -> Any:
+        try:
+            return x * refused(1), len(CALLS)
+        except ValueError:
+            return x, len(CALLS)
+
+    return function
+
+
+@pytest.mark.parametrize("make", [_sets_state, _draws_with_others_cached, _raises_at_first])
+def test_cached_functions_that_do_more_than_compute(make: Any) -> None:
+    def seen(compile: Any) -> list[Any]:
+        torch.compiler.reset()
+        torch.manual_seed(1)
+        STATE["scale"] = 1.0
+        CALLS.clear()
+        function = compile(make())
+        return [str(function(torch.ones(()))) for _ in range(3)]
+
+    assert seen(lamina.compile) == seen(lambda function: function)

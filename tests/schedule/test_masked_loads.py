@@ -102,3 +102,10 @@ def test_gradients_of_slices_are_those_of_float64(function: Callable[[Any], Any]
     (want,) = torch.autograd.grad(function(exact), [exact], g.double())
     (got,) = torch.autograd.grad(lamina.compile(function)(x), [x], g)
     torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_long_chains_are_followed() -> None:
+    chain: list[Equation] = [Compute("n0", "neg", ("x",), "float32")]
+    chain += [Compute(f"n{k}", "sin", (f"n{k - 1}",), "float32") for k in range(1, 3000)]
+    assert _loads(_body(ZERO, *chain, *_chosen("m", "n2999", "zero"))) == 1
+    assert _loads(_body(ZERO, *chain, *_chosen("m", "n2999", "n2998"))) == 2

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr
-from lamina.ir.loops import Compute, Equation, Load, Store
+from lamina.ir.loops import Compute, Equation, Load, Store, defined
 from lamina.ir.use_def import UseDef
 
 __all__ = ["without_needless_masks"]
@@ -59,23 +59,32 @@ class _Need:
     """Where the values of a body are needed."""
 
     def __init__(self, body: Sequence[Equation]) -> None:
-        self.use_def = UseDef(body)
-        self.known: dict[tuple[str, str], bool] = {}
+        self.body, self.use_def = body, UseDef(body)
+        self.hidden: dict[str, set[str]] = {}
 
     def only_under(self, name: str, mask: str) -> bool:
         """Whether nothing depends on a value's points at which ``mask`` is false."""
-        if (name, mask) not in self.known:
-            users = self.use_def.user_equations(name)
-            self.known[name, mask] = bool(users) and all(self.hides(eqn, name, mask) for eqn in users)
-        return self.known[name, mask]
+        if mask not in self.hidden:
+            self.hidden[mask] = self._hidden(mask)
+        return name in self.hidden[mask]
 
-    def hides(self, eqn: Equation, name: str, mask: str) -> bool:
+    def _hidden(self, mask: str) -> set[str]:
+        """The values on whose points at which ``mask`` is false nothing depends: users come before what they use."""
+        found: set[str] = set()
+        for eqn in reversed(self.body):
+            for name in defined(eqn):
+                users = self.use_def.user_equations(name)
+                if users and all(self.hides(user, name, mask, found) for user in users):
+                    found.add(name)
+        return found
+
+    def hides(self, eqn: Equation, name: str, mask: str, hidden: set[str]) -> bool:
         """Whether ``eqn``, or all that depends on it, takes no notice of the value where ``mask`` is false."""
         if not isinstance(eqn, Compute) or (eqn.op in _DIVIDES and DTYPES[eqn.dtype].is_integer):
             return False
         if eqn.op == "where" and eqn.ins[1] == name and name not in (eqn.ins[0], eqn.ins[2]):
-            return self.implies(eqn.ins[0], mask) or self.only_under(eqn.out, mask)
-        return self.only_under(eqn.out, mask)
+            return self.implies(eqn.ins[0], mask) or eqn.out in hidden
+        return eqn.out in hidden
 
     def implies(self, condition: str, mask: str) -> bool:
         """Whether ``mask`` is true wherever ``condition`` is."""

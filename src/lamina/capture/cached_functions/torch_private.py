@@ -1,7 +1,8 @@
 """Calls of functions whose results Python keeps; names as read in torch 2.11 to 2.13.
 
 Dynamo traces the function behind ``functools.cache``: what it does, draws and reads happens at each call. Here the
-function with its cache gives the result, as it does in eager: asked for at each call, before the graph.
+function with its cache gives the result, as it does in eager: asked for at each call, before the graph, if it does
+nothing but compute a value; else by Python, between two graphs.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from torch._dynamo.variables.functions import WrapperUserFunctionVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._guards import TracingContext
 
+from lamina.capture.cached_functions.pure import is_pure, is_settled
 from lamina.capture.external_state.reads import names_read
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
 
 __all__ = ["keep_cached_results"]
 
-_SETTLED = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_NOT_CONSTANT = "its arguments, or what comes before it, are not constant"
+_NOT_PURE = "it may do more than compute a value"
 
 
 def keep_cached_results() -> None:
@@ -36,7 +39,8 @@ def keep_cached_results() -> None:
         if not _is_cached(self) or not compiles_for_lamina(tx.output):
             return call_any(self, tx, args, kwargs)
         given = _constants([*self.self_args(), *args, *kwargs.values()])
-        if given is not None and not _in_with(tx) and _nothing_happened(tx.output):
+        pure = is_pure(getattr(self.wrapper_obj, "__wrapped__", None))
+        if given is not None and pure and not _in_with(tx) and _nothing_happened(tx.output):
             count = len(given) - len(kwargs)
             ask = functools.partial(self.wrapper_obj, *given[:count], **dict(zip(kwargs, given[count:], strict=True)))
             result = _first_result(self, ask)
@@ -44,7 +48,7 @@ def keep_cached_results() -> None:
             return VariableTracker.build(tx, result, CallFunctionNoArgsSource(place))
         if tx.one_graph:
             return call_any(self, tx, args, kwargs)
-        _break_at_cached(self, "its arguments, or what comes before it, are not constant")
+        _break_at_cached(self, _NOT_CONSTANT if pure else _NOT_PURE)
 
     WrapperUserFunctionVariable.call_function = call  # type: ignore[method-assign]
 
@@ -84,11 +88,7 @@ def _constants(variables: list[Any]) -> list[Any] | None:
         if not value.is_python_constant():
             return None
         found.append(value.as_python_constant())
-    return found if all(map(_is_settled, found)) else None
-
-
-def _is_settled(value: object) -> bool:
-    return isinstance(value, _SETTLED) or (type(value) is tuple and all(map(_is_settled, value)))
+    return found if all(map(is_settled, found)) else None
 
 
 def _in_with(tx: Any) -> bool:
