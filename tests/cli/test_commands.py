@@ -76,7 +76,7 @@ def test_doctor_counts_the_files_that_stay_while_it_looks(tmp_path: Path, monkey
     found = [(str(tmp_path), [], ["removed meanwhile", "kernels.so"])]
     monkeypatch.setattr(os, "walk", lambda folder: found if folder == tmp_path else [])
     line = doctor(LAMINA_CACHE_DIR=str(tmp_path))[1][8]
-    assert "1 files, 1.0 MiB" in line
+    assert "1 file, 1.0 MiB" in line
 
 
 def test_doctor_misses_triton_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_doctor_misses_triton_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPat
 def test_doctor_measures_the_cache(tmp_path: Path) -> None:
     (tmp_path / "entry").mkdir()
     (tmp_path / "entry" / "kernel.so").write_bytes(bytes(3 << 20))
-    assert "1 files, 3.0 MiB, writable" in doctor(LAMINA_CACHE_DIR=str(tmp_path))[1][8]
+    assert "1 file, 3.0 MiB, writable" in doctor(LAMINA_CACHE_DIR=str(tmp_path))[1][8]
     assert "not made yet" in doctor(LAMINA_CACHE_DIR=str(tmp_path / "later"))[1][8]
     assert "switched off" in doctor(LAMINA_CACHE="0")[1][8]
     (tmp_path / "file").write_text("")

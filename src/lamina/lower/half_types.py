@@ -44,7 +44,7 @@ def _is_computed(node: Node) -> bool:
 
 
 def _is_cast_to_the_other(node: Node) -> bool:
-    """Whether a result of one half type is cast to the other, by way of a wider one or of views or not."""
+    """Whether a result of one half type is cast to the other, by way of a wider one, views and signs or not."""
     other = _OTHER[node.meta["val"].dtype]
     stack, seen = list(node.users), set(node.users)
     while stack:
@@ -53,7 +53,8 @@ def _is_cast_to_the_other(node: Node) -> bool:
         made = val.dtype if isinstance(val, torch.Tensor) and user.target in _CASTS else None
         if made == other:
             return True
-        if made in (torch.float32, torch.float64) or (row is not None and row.kind in (VIEW, GATHER)):
+        carries = row is not None and (row.exact or row.kind in (VIEW, GATHER))
+        if made in (torch.float32, torch.float64) or carries:
             stack += user.users.keys() - seen
             seen.update(user.users)
     return False

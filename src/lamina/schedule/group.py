@@ -312,10 +312,14 @@ def _held_columns(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffe
     """
     if not all(a.extent.is_int for a in nest.axes):
         return False
-    if not all(buffers[e.buffer].device.startswith("cuda") for e in nest.body if isinstance(e, Load | Store)):
+    if not _on_gpu(nest, buffers):
         return False
     reduced, kept = (prod(a.extent for a in nest.axes if (a.name in inner) == side).const for side in (True, False))
     return 32 * reduced <= _PERSISTENT <= kept
+
+
+def _on_gpu(nest: Nest, buffers: Mapping[str, Buffer]) -> bool:
+    return all(buffers[e.buffer].device.startswith("cuda") for e in nest.body if isinstance(e, Load | Store))
 
 
 def _torn(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer], read_once: bool) -> bool:
@@ -328,7 +332,7 @@ def _torn(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer], read
         return False
     sides: set[bool] = set()
     loads = [e for e in nest.body if isinstance(e, Load)]
-    varies = axes_of_values(nest)
+    varies = axes_of_values(nest) if _on_gpu(nest, buffers) else {}
     most = max((len(_axes_of(e, varies)) for e in loads), default=0)
     for eqn in loads:
         if len(_axes_of(eqn, varies)) < most:
@@ -341,14 +345,17 @@ def _torn(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer], read
 
 
 def _axes_of(eqn: Load, varies: Mapping[str, frozenset[str]]) -> set[str]:
-    """The axes along which a load reads other elements; a gathered row is another one for each of its places."""
-    places = (varies[a.name] for e in eqn.index for a in e.atoms() if isinstance(a, Loaded))
+    """The axes along which a load reads other elements; a gathered row is another one for each of its places.
+
+    On CPUs ``varies`` is empty: places are read, and checked, once for many points (``hoist``).
+    """
+    places = (varies[a.name] for e in eqn.index for a in e.atoms() if isinstance(a, Loaded) and a.name in varies)
     return {a for e in eqn.index for a in e.axes()}.union(*places)
 
 
 def _holds_fast_axis(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer]) -> bool:
     best, fast = -1, True
-    varies = axes_of_values(nest)
+    varies = axes_of_values(nest) if _on_gpu(nest, buffers) else {}
     for eqn in nest.body:
         if not isinstance(eqn, Load):
             continue

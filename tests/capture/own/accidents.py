@@ -7,7 +7,6 @@ state must be as it was, and the next call must give what eager gives.
 
 from __future__ import annotations
 
-import gc
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -218,8 +217,6 @@ def accident(program: str, line: int, error: type[BaseException], *, calls: int 
         wrong.append(f"left {grad, plain(left)}")
     if not wrong:
         wrong += _afterwards(program, subject, compiled)
-    del compiled, subject, left
-    gc.collect()
     return Accident(hit, tuple(wrong))
 
 

@@ -74,7 +74,8 @@ _PLAIN = {ModuleType}
 
 def forwards(kinds: Iterable[type]) -> Check | None:
     """What the ``forward`` of each class of modules of torch's own is among ``kinds``: libraries put in others."""
-    found = tuple(k for k in kinds if issubclass(k, torch.nn.Module) and k.__module__.split(".")[0] == "torch")
+    of_torch = (k for k in kinds if issubclass(k, torch.nn.Module) and k.__module__.split(".")[0] == "torch")
+    found = tuple(k for k in of_torch if hasattr(k, "forward"))  # that of TorchScript's modules is an object's alone
     if not found:
         return None
     ask = attrgetter("forward")
