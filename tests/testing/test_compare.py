@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lamina.base.accuracy import judge
 from lamina.testing import DRAWS, Comparison, compare, compare_draws, doubled, error
 
 
@@ -244,3 +245,11 @@ def test_a_finite_result_where_eager_overflows_is_right() -> None:
 
     assert check(program, better, x).ok
     assert not check(better, program, x).ok
+
+
+def test_infinities_that_rounding_makes_need_eager_to_be_off_as_well() -> None:
+    exact = torch.tensor([1e39], dtype=torch.float64)
+    finite, infinite, nan = (torch.tensor([v]) for v in (3e38, -torch.inf, torch.nan))
+    assert judge(nan, finite, exact)
+    assert judge(infinite, finite, exact)
+    assert not judge(infinite, nan, exact)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from types import FunctionType, ModuleType
+from collections.abc import Iterator
+from types import FunctionType, ModuleType, UnionType
 from typing import Any
 
 from torch._dynamo import variables
@@ -61,12 +62,21 @@ def _break_at_instance_checks() -> None:
     def ask(self: Any, tx: Any, arg: Any, isinstance_type_var: Any) -> Any:
         if not tx.one_graph and compiles_for_lamina(tx.output):
             asked = isinstance_type_var.as_python_constant()
-            for kind in asked if isinstance(asked, tuple) else (asked,):
+            for kind in _classes(asked):
                 if _method_of_users(type(kind), "__instancecheck__"):
                     _break(f"isinstance asks the metaclass {type(kind).__qualname__}")
         return ask_any(self, tx, arg, isinstance_type_var)
 
     BuiltinVariable.call_isinstance = ask  # type: ignore[method-assign]
+
+
+def _classes(asked: Any) -> Iterator[Any]:
+    """The classes that the second argument of ``isinstance`` names."""
+    if isinstance(asked, tuple | UnionType):
+        for one in asked if isinstance(asked, tuple) else asked.__args__:
+            yield from _classes(one)
+    else:
+        yield asked
 
 
 def _break_at_attributes_of_modules() -> None:
