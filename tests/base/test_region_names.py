@@ -58,3 +58,9 @@ def test_a_function_called_like_a_kind_is_no_backward() -> None:
     regions = {stage.region for stage in compiled.record.stages if stage.region}
     assert regions == {"my_backward_step0", "my_backward_step0_inference"}
     assert not any(map(is_backward, regions))
+
+
+def test_no_two_graphs_of_two_functions_have_one_name() -> None:
+    names = [graph_name(compiled, number) for compiled in ("f", "f1", "f10") for number in range(120)]
+    assert len(set(names)) == len(names)
+    assert {graph_of(f"{name}_forward") for name in names} == set(names)

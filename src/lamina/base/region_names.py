@@ -29,7 +29,8 @@ def graph_name(compiled: str, number: int) -> str:
     own = compiled.rpartition("<locals>.")[2].removesuffix(".forward")
     words = re.sub(r"\W+", "_", own, flags=re.ASCII).strip("_")[:_LONGEST].rstrip("_")
     words = re.sub(rf"(\d)_(?={_KINDS})", r"\1", words)  # a region's name says which part of it is the graph's
-    return f"{words if words and not words[0].isdigit() else f'graph{words}'}{number}"
+    name = words if words and not words[0].isdigit() else f"graph{words}"
+    return f"{name}_{number}" if name[-1].isdigit() else f"{name}{number}"  # f10 is graph 10 of f, f1_0 graph 0 of f1
 
 
 def graph_of(region: str) -> str:
