@@ -263,3 +263,28 @@ def test_lines_that_are_called_from_are_bounded(monkeypatch: pytest.MonkeyPatch)
     exec(f"def many(found):\n{lines}    return found", space)
     assert Compiled(space["many"], monkeypatch).call([]) == [*range(12)]
     assert len(places._callers) <= max(4, len(places._caller_codes))
+
+
+WITHIN: dict[str, Callable[[torch.Tensor], Any]] = {
+    "tuple": lambda x: (x.item(),),
+    "beside a tensor": lambda x: ((x.item(), None), x + 1),
+    "arithmetic": lambda x: (x.item() * 2 + 1,),
+    "list to tuple": lambda x: tuple(x.reshape(1).tolist()),
+    "set": lambda x: frozenset((x.item(),)),
+    "slice": lambda x: slice(x.item(), 2),
+    "nested": lambda x: {"a": [(1, (x.item(), 2))]},
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_learnt_numbers_within_constants_are_learnt_in_each_call(name: str) -> None:
+    function = WITHIN[name]
+    compiled = lamina.compile(function, options={"capture": "own"})
+    for number in (4.0, 4.0, 9.0, 9.0, 2.0):
+        assert str(compiled(torch.tensor(number))) == str(function(torch.tensor(number)))
+
+
+def test_varying_numbers_within_constants() -> None:
+    compiled = lamina.compile(lambda x, s: (s * 2, x), options={"capture": "own"})
+    for number in (1.5, 2.5, 3.5, 4.5, 5.5):
+        assert compiled(torch.tensor(1.0), number)[0] == number * 2

@@ -76,6 +76,7 @@ class Program:
         statics = len(self.rows)
         self._write_dynamic(facts)
         self._build(statics, [place.number for place in results])
+        self._values.clear()  # a program keeps nobody's objects alive
         self.check = library.check([self.buffer, self.kept, self.objects])
 
     @property

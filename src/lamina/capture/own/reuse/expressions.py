@@ -75,7 +75,7 @@ class Path:
         ref = trace.learning.ref(value)
         if ref is not None:
             return ref.name
-        if is_settled(value):
+        if is_settled(value) and not trace.learning.is_within(value):
             return literal(value, self.names)
         found = self._built.get(id(value))
         if found is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -103,6 +103,13 @@ class Learning:
         result = self.results.get(id(value))
         return None if result is None else result[1]
 
+    def is_within(self, value: Any) -> bool:
+        """Whether a constant is made of values that the call has learnt: a tuple of them is another in each call."""
+        parts: Iterable[Any] = value if isinstance(value, tuple | frozenset) else ()
+        if isinstance(value, slice):
+            parts = value.start, value.stop, value.step
+        return any(id(part) in self.values or self.is_within(part) for part in parts)
+
     def learn(self, function: Callable[..., Any], operands: tuple[Any, ...], value: Any) -> None:
         """``function`` has said ``value`` of tensors, or of values that were learnt so; a later call asks it anew."""
         if self.trace.ended is not None or any(value is operand for operand in operands):
@@ -110,7 +117,7 @@ class Learning:
         given = []
         for operand in operands:
             ref = self.ref(operand)
-            if ref is None and not is_settled(operand):
+            if ref is None and (not is_settled(operand) or self.is_within(operand)):
                 self.trace.end("it is not known where a tensor comes from")
                 return
             given.append(operand if ref is None else ref)
