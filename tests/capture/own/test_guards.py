@@ -39,7 +39,7 @@ def test_random_changes_are_seen_as_python_sees_them() -> None:
     outcome = compared(3, 4000)
     assert not outcome.wrong
     assert outcome.held > 300
-    assert outcome.known > outcome.held / 2  # how many depends on bytes of memory that nobody sets
+    assert outcome.known > 0.95 * outcome.held, (outcome.known, outcome.held)
 
 
 FAULTS = {
