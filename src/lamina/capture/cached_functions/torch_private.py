@@ -8,11 +8,8 @@ nothing but compute a value; else by Python, between two graphs.
 from __future__ import annotations
 
 import functools
-import random
-from collections.abc import Callable
 from typing import Any, NoReturn
 
-import torch
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.source import CallFunctionNoArgsSource, GlobalSource
 from torch._dynamo.variables.base import VariableTracker
@@ -26,7 +23,7 @@ from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
 
 __all__ = ["keep_cached_results"]
 
-_NOT_CONSTANT = "its arguments, or what comes before it, are not constant"
+_NOT_CONSTANT = "its arguments are not constant, or modes are on"
 _NOT_PURE = "it may do more than compute a value"
 
 
@@ -40,10 +37,13 @@ def keep_cached_results() -> None:
             return call_any(self, tx, args, kwargs)
         given = _constants([*self.self_args(), *args, *kwargs.values()])
         pure = is_pure(getattr(self.wrapper_obj, "__wrapped__", None))
-        if given is not None and pure and not _in_with(tx) and _nothing_happened(tx.output):
+        if given is not None and pure and not _in_modes(tx) and not _reads_caches():
             count = len(given) - len(kwargs)
             ask = functools.partial(self.wrapper_obj, *given[:count], **dict(zip(kwargs, given[count:], strict=True)))
-            result = _first_result(self, ask)
+            try:
+                result = ask()
+            except Exception:
+                _break_at_cached(self, "it raises")
             place = GlobalSource(tx.output.install_global("__lamina_cached", ask))
             return VariableTracker.build(tx, result, CallFunctionNoArgsSource(place))
         if tx.one_graph:
@@ -51,25 +51,6 @@ def keep_cached_results() -> None:
         _break_at_cached(self, _NOT_CONSTANT if pure else _NOT_PURE)
 
     WrapperUserFunctionVariable.call_function = call  # type: ignore[method-assign]
-
-
-def _first_result(variable: Any, ask: Callable[[], Any]) -> Any:
-    """What ``ask`` gives, unless it raises or draws random numbers: Dynamo takes back what is drawn in a trace."""
-    cached = variable.wrapper_obj
-    before, was_empty = _random_states(), cached.cache_info().currsize == 0
-    try:
-        result = ask()
-    except Exception:
-        _break_at_cached(variable, "it raises")
-    if _random_states() != before:
-        if was_empty:
-            cached.cache_clear()
-        _break_at_cached(variable, "it draws random numbers")
-    return result
-
-
-def _random_states() -> tuple[Any, ...]:
-    return random.getstate(), torch.get_rng_state().numpy().tobytes()
 
 
 def _is_cached(variable: Any) -> bool:
@@ -91,8 +72,10 @@ def _constants(variables: list[Any]) -> list[Any] | None:
     return found if all(map(is_settled, found)) else None
 
 
-def _in_with(tx: Any) -> bool:
-    """Whether a context manager is open: the function runs outside of it at the calls that come."""
+def _in_modes(tx: Any) -> bool:
+    """Whether modes are on that were not before the graph, where the function runs at the calls that come."""
+    if any(getattr(node.target, "__name__", "") in _SWITCHES for node in tx.output.graph.nodes):
+        return True
     while tx is not None:
         if any(block.with_context is not None for block in tx.block_stack):
             return True
@@ -100,35 +83,13 @@ def _in_with(tx: Any) -> bool:
     return False
 
 
-def _nothing_happened(output: Any) -> bool:
-    """Whether what was traced so far has no effect that the function could see: it runs before the graph does.
+_SWITCHES = ("set_grad_enabled", "_set_grad_enabled", "_enter_autocast", "_exit_autocast")
 
-    A program that counts the calls of its caches sees more of them.
-    """
+
+def _reads_caches() -> bool:
+    """Whether the program counts the calls of its caches: it sees more of them."""
     context = TracingContext.try_get()
-    if context is not None and "cache_info" in names_read(context.traced_code):
-        return False
-    return output.side_effects.is_empty() and all(map(_is_pure, output.graph.nodes))
-
-
-def _is_pure(node: torch.fx.Node) -> bool:
-    if node.op in ("placeholder", "get_attr", "output"):
-        return True
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if node.op == "call_module" or "out" in node.kwargs or not isinstance(name, str):
-        return False
-    return not (name.strip("_") in _DRAWS or (name.endswith("_") and not name.endswith("__")) or name in _WRITING)
-
-
-_WRITING = frozenset({"setitem", "__setitem__", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow"})
-_DRAWS = (
-    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli"),
-    *("multinomial", "poisson", "binomial", "dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d"),
-    *("dropout2d", "dropout3d", "rrelu", "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d"),
-    *("scaled_dot_product_attention", "multi_head_attention_forward", "manual_seed", "seed", "print"),
-    *("set_grad_enabled", "enter_autocast", "exit_autocast"),
-)
-"""Functions that draw random numbers, may do so or set their state, switch modes or print."""
+    return context is not None and "cache_info" in names_read(context.traced_code)
 
 
 def _break_at_cached(variable: Any, why: str) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -105,10 +105,9 @@ class Learning:
 
     def is_within(self, value: Any) -> bool:
         """Whether a constant is made of values that the call has learnt: a tuple of them is another in each call."""
-        parts: Iterable[Any] = value if isinstance(value, tuple | frozenset) else ()
-        if isinstance(value, slice):
-            parts = value.start, value.stop, value.step
-        return any(id(part) in self.values or self.is_within(part) for part in parts)
+        if type(value) not in (tuple, frozenset, slice):
+            return False
+        return any(id(part) in self.values or self.is_within(part) for part in _parts_of(value))
 
     def learn(self, function: Callable[..., Any], operands: tuple[Any, ...], value: Any) -> None:
         """``function`` has said ``value`` of tensors, or of values that were learnt so; a later call asks it anew."""
