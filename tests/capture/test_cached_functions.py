@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import lamina
+from lamina.capture.cached_functions.pure import is_pure
 
 X = torch.arange(1.0, 4.0)
 Program = tuple[Callable[[torch.Tensor], Any], Callable[[], Any], Callable[[], Any]]
@@ -217,7 +218,16 @@ def _raises_at_first() -> Any:
     return function
 
 
-@pytest.mark.parametrize("make", [_sets_state, _draws_with_others_cached, _raises_at_first])
+def _seeds() -> Any:
+    @functools.cache
+    def seeded(n: int) -> float:
+        torch.manual_seed(n)
+        return 1.0
+
+    return lambda x: (x * seeded(5), torch.rand(2))
+
+
+@pytest.mark.parametrize("make", [_sets_state, _draws_with_others_cached, _raises_at_first, _seeds])
 def test_cached_functions_that_do_more_than_compute(make: Any) -> None:
     def seen(compile: Any) -> list[Any]:
         torch.compiler.reset()
@@ -228,3 +238,26 @@ def test_cached_functions_that_do_more_than_compute(make: Any) -> None:
         return [str(function(torch.ones(()))) for _ in range(3)]
 
     assert seen(lamina.compile) == seen(lambda function: function)
+
+
+@functools.cache
+def _table(n: int, base: float = 10.0) -> torch.Tensor:
+    steps = torch.arange(n, dtype=torch.float32) / max(n, 1)
+    return torch.outer(steps, base**-steps).cos()
+
+
+def test_what_is_pure() -> None:
+    assert is_pure(_table.__wrapped__)
+    for name in ("rand", "manual_seed", "seed", "set_grad_enabled", "set_default_dtype", "save", "compile"):
+        space: dict[str, Any] = {"torch": torch}
+        exec(f"def function(n):\n    return torch.{name}(n)", space)
+        assert not is_pure(space["function"]), name
+    assert not is_pure(lambda n: CALLS[n])
+    assert not is_pure(lambda n: print(n))
+
+
+def test_a_table_is_no_graph_break() -> None:
+    torch.compiler.reset()
+    compiled = lamina.compile(lambda x: (x * 2) @ _table(4) + 1)
+    torch.testing.assert_close(compiled(torch.ones(4)), torch.full((4,), 2.0) @ _table(4) + 1)
+    assert compiled.stats().graphs == 1

@@ -13,6 +13,7 @@ import torch
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.guards.layouts import layouts
 from lamina.capture.own.guards.library import machine_of, machine_source
+from lamina.capture.own.guards.tensor_layouts import in_used_memory
 from lamina.capture.own.reuse.driver import Driver
 from lamina.compile import guard_machine as machine_of_options
 from lamina.options import Options
@@ -40,6 +41,14 @@ def test_random_changes_are_seen_as_python_sees_them() -> None:
     assert not outcome.wrong
     assert outcome.held > 300
     assert outcome.known > 0.95 * outcome.held, (outcome.known, outcome.held)
+
+
+@needs_machine
+def test_what_nobody_sets_of_a_tensor_is_no_look() -> None:
+    machine = guard_machine()
+    assert machine is not None
+    tensors = [in_used_memory(content, lambda: torch.ones(4)) for content in (0, 0xFF, 0x5A, 0x11, 0xEE)]
+    assert len({machine.head(tensor) for tensor in tensors}) == 1
 
 
 FAULTS = {

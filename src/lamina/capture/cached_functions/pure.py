@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from lamina.base.drawing import may_draw
+from lamina.ops import rows_named
 
 __all__ = ["is_pure", "is_settled"]
 
@@ -26,6 +27,8 @@ _BUILTINS = frozenset((
     pow, range, reversed, round, set, slice, sorted, str, sum, tuple, zip,
 ))  # fmt: skip
 _MODULES = (math, cmath, torch.linalg, torch.fft, torch.special)
+_MAKERS = ("tensor", "as_tensor", "device", "outer", "einsum", "meshgrid")
+"""Functions of torch's that are no operations of their own, or classes, and compute without state."""
 _OTHER_INSTRUCTIONS = (
     "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "IMPORT", "LOAD_BUILD_CLASS", "LOAD_NAME", "BEFORE_",
     "SETUP_", "LOAD_SUPER", "YIELD", "SEND", "GET_AWAITABLE", "LOAD_LOCALS", "LOAD_FROM_DICT",
@@ -107,4 +110,4 @@ def _attribute_is_pure(name: str, of_torch: bool) -> bool:
         return True
     if isinstance(value, ModuleType):
         return any(value is module for module in _MODULES)
-    return hasattr(torch.ops.aten, name)
+    return name in _MAKERS or (bool(rows_named(name)) and not name.endswith("_"))

@@ -15,6 +15,7 @@ import torch
 from lamina.capture.bytecode import instructions
 
 __all__ = [
+    "MADE_BY_PYTHON",
     "Check",
     "absent_names",
     "asks_for_type",
@@ -106,7 +107,7 @@ def constant_attributes(kinds: Iterable[type], names: frozenset[str]) -> Check |
     for kind in kinds:
         for name in names:
             base = next((base for base in kind.__mro__ if name in vars(base)), None)
-            if base is not None and base.__flags__ & _MUTABLE and isinstance(vars(base)[name], _IMMUTABLE):
+            if base is not None and base.__flags__ & MADE_BY_PYTHON and isinstance(vars(base)[name], _IMMUTABLE):
                 found[base, name] = vars(base)[name]
     if not found:
         return None
@@ -130,12 +131,12 @@ def _passed_over(kind: type, names: frozenset[str]) -> Iterator[tuple[type, str]
         before: list[type] = []
         for base in kind.__mro__:
             if name in vars(base):
-                yield from ((b, name) for b in before if b.__flags__ & _MUTABLE)
+                yield from ((b, name) for b in before if b.__flags__ & MADE_BY_PYTHON)
                 break
             before.append(base)
 
 
-_MUTABLE = 1 << 9
+MADE_BY_PYTHON = 1 << 9
 """Classes made by a class statement, whose attributes can be set."""
 
 

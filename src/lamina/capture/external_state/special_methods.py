@@ -9,12 +9,10 @@ from typing import Any
 
 import torch
 
-from lamina.capture.external_state.reads import Check
+from lamina.capture.external_state.reads import MADE_BY_PYTHON, Check
 
 __all__ = ["classes_of_modules", "forwards", "special_methods"]
 
-_MADE_BY_PYTHON = 1 << 9
-"""The flag of classes whose attributes can be set."""
 _NO_METHODS = frozenset({"__annotations__", "__doc__", "__dict__", "__weakref__", "__module__", "__slotnames__"})
 """What Python, ``copy`` and ``typing`` put into classes as they go."""
 
@@ -29,7 +27,7 @@ def special_methods(kinds: Iterable[type]) -> Check | None:
     for kind in kinds:
         meta: type = type(kind)
         for base in kind.__mro__ + meta.__mro__:
-            if base.__flags__ & _MADE_BY_PYTHON and base.__module__.split(".")[0] != "torch":
+            if base.__flags__ & MADE_BY_PYTHON and base.__module__.split(".")[0] != "torch":
                 found[base] = None
     if not found:
         return None

@@ -18,12 +18,10 @@ from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.misc import PythonModuleVariable
 from torch._dynamo.variables.user_defined import UserDefinedClassVariable
 
+from lamina.capture.external_state.reads import MADE_BY_PYTHON
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
 
 __all__ = ["break_at_metaclasses"]
-
-_MADE_BY_PYTHON = 1 << 9
-"""The flag of classes whose attributes can be set."""
 
 
 def break_at_metaclasses() -> None:
@@ -110,7 +108,7 @@ def _forget_slots() -> None:
 
     @functools.wraps(ask_anew)
     def slots(kind: type) -> Any:
-        return (ask_anew if kind.__flags__ & _MADE_BY_PYTHON else ask_any)(kind)
+        return (ask_anew if kind.__flags__ & MADE_BY_PYTHON else ask_any)(kind)
 
     object_protocol._get_cached_slots = slots
 

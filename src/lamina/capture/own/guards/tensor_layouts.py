@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from lamina.capture.own.guards.torch_private import HAS_MKLDNN, address_of, negative
 
-__all__ = ["MOST_LEAF", "MOST_WORDS", "WORD", "TensorLayout", "tensor_layout"]
+__all__ = ["MOST_LEAF", "MOST_WORDS", "WORD", "TensorLayout", "in_used_memory", "tensor_layout"]
 
 WORD = 8
 """Bytes."""
@@ -94,12 +95,29 @@ def _words(tensor: torch.Tensor) -> list[int]:
     return _read(address, min(_usable(address) // WORD, MOST_WORDS))
 
 
+def in_used_memory(content: int, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """The tensor that ``make`` gives, in memory of which each byte was ``content``: what nobody sets of a tensor's
+    words is what was there before, in a young process often zero.
+    """
+    heap = ctypes.CDLL(None)
+    heap.malloc.argtypes, heap.malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
+    heap.free.argtypes = (ctypes.c_void_p,)
+    size = _usable(address_of(torch.empty(2, 3)))
+    blocks = [heap.malloc(size) for _ in range(2 * _TWINS)]
+    for block in blocks:
+        ctypes.memset(block, content, size)
+    for block in blocks:
+        heap.free(block)
+    return make()
+
+
 def _found() -> TensorLayout:
     plain, asking, computed = [], [], []
     for number in range(_TWINS):
-        plain.append(_plain(number % 4))
-        asking.append(_plain(number % 4).requires_grad_())
-        computed.append(asking[-1] * 2)
+        content, make = (0, 0xFF, 0x5A)[number // 4 % 3], partial(_plain, number % 4)
+        plain.append(in_used_memory(content, make))
+        asking.append(in_used_memory(content, make).requires_grad_())
+        computed.append(in_used_memory(content, partial(torch.mul, asking[-1], 2)))
     twins = [*plain, *asking, *computed]
     rows = [_words(tensor) for tensor in twins]
     width = min(map(len, rows))
