@@ -71,10 +71,15 @@ def _some(found: list[int]) -> list[int]:
 
 
 def _stable_bits(words: list[int]) -> int:
-    """The bytes that are the same in all words, as a mask; what is not used of a word has any value."""
+    """The bytes that are the same in all words, as a mask; what is not used of a word has any value.
+
+    Nothing of an address, which is told by its two lowest bytes: the others are alike only while all lie close together.
+    """
     differing = 0
     for word in words:
         differing |= word ^ words[0]
+    if differing & 0xFF and differing & 0xFF00:
+        return 0
     kept = [0 if differing >> 8 * at & 0xFF else 0xFF for at in range(WORD)]
     return int.from_bytes(bytes(kept), sys.byteorder, signed=True)
 
