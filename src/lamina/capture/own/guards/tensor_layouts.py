@@ -73,7 +73,7 @@ def _some(found: list[int]) -> list[int]:
 def _stable_bits(words: list[int]) -> int:
     """The bytes that are the same in all words, as a mask; what is not used of a word has any value.
 
-    Nothing of an address, which is told by its two lowest bytes: the others are alike only while all lie close together.
+    Nothing of an address, told by its two lowest bytes: the others are alike only while all lie close together.
     """
     differing = 0
     for word in words:
