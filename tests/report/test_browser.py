@@ -198,8 +198,12 @@ def test_programs_are_copied_and_saved(browser: Browser, tmp_path: Path, report:
         text["text"] for text in report["texts"] if text["key"] == f"kernel:{kernel['name']}"
     )
     browser.until("document.querySelector('.program button')")
+    watched = "document.querySelector('.program [role=status]')"  # what it says goes away after a while
+    told = f"new MutationObserver(() => window.told.push({watched}.innerText))"
+    changes = "{subtree: true, childList: true, characterData: true}"
+    browser.evaluate(f"window.told = []; {told}.observe({watched}, {changes})")
     click(browser, ".program button")
-    browser.until("document.querySelector('.program [role=status]').innerText.includes('copied')")
+    browser.until("window.told.some((text) => text.includes('copied'))")
     click(browser, ".program button:nth-of-type(2)")
     until = time.monotonic() + 30
     while not (saved := [*(tmp_path / "saved").glob("*.py")]) and time.monotonic() < until:
