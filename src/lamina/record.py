@@ -15,8 +15,8 @@ from weakref import ref
 from lamina.base.decision import Decision
 from lamina.base.files import files, text_of
 from lamina.base.logs import log_stage
+from lamina.base.plurals import counted
 from lamina.base.recovery import NOT_RECORDED, brief
-from lamina.base.text import counted
 
 __all__ = ["Record", "Stage", "held_records", "keep", "put_in_place", "records"]
 

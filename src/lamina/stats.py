@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from lamina.base.text import counted
+from lamina.base.plurals import counted
 from lamina.capture.dynamo import Captured
 from lamina.ir.plan import Plan
 from lamina.record import Record

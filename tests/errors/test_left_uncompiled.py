@@ -111,6 +111,10 @@ def quantised() -> nn.Module:
         return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
 
 
+def nested(x: Tensor) -> Tensor:
+    return torch.nested.nested_tensor([x, x])
+
+
 @torch.compiler.disable
 def disabled(x: Tensor) -> Tensor:
     return x.sin()
@@ -179,6 +183,67 @@ def test_what_is_left_to_others_is_said(name: str) -> None:
     assert len(told) == (not captured), [str(w.message) for w in told]
     assert all(w.filename == __file__ and ". " in str(w.message) for w in told)
     assert (compiled.stats().graphs > 0) == captured
+    left = [d for d in compiled.record.decisions() if not d.taken and d.kind in ("break", "capture")]
+    assert bool(left) == (code != "" and not code.startswith("LM45"))
+    for decision in left:
+        assert decision.remedy, decision
+        assert decision.code, decision
+        facts = dict(decision.facts)
+        assert _LINE.search(decision.subject[0]) or _LINE.search(str(facts.get("called at", "")))
+    assert not code or code in {d.code for d in compiled.record.decisions()}
+
+
+OWN_CODES = {
+    "GRU": "",  # its calls are recorded
+    "quantised": "LM1022",
+    "loop": "LM1001",
+    "try": "",  # what is printed waits for no tensor
+    "manager": "LM1022",
+    "open": "LM1022",
+    "logger": "",
+    "own generator": "LM1022",
+    "generator": "",  # what it computes is recorded when it is asked
+    "coroutine": "LM1022",
+    "file passed over": "LM1022",
+    "C method": "",
+    "disabled": "LM1022",
+}
+"""The codes that the own front end has for programs for which Dynamo has others."""
+OWN_PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tuple[Any, ...]], str]] = {
+    **{name: (make, given, OWN_CODES.get(name, code)) for name, (make, given, _, code) in PROGRAMS.items()},
+    "masked in a graph": (lambda: lambda x: x.sin()[x > 0] * 2, lambda: (x(),), "LM1003"),
+    "places": (lambda: lambda x: torch.where(x.sin() > 0)[0] * 2, lambda: (x(),), "LM1003"),
+    "counts": (lambda: lambda x: torch.bincount((x > 0).long().flatten()) * 2, lambda: (x(),), "LM1003"),
+    "repeated": (lambda: lambda x: x.repeat_interleave((x[0] > 0).long() + 1, 0) * 2, lambda: (x(),), "LM1003"),
+    "equal": (lambda: lambda x: x.sin() * torch.equal(x, x), lambda: (x(),), "LM1001"),
+    "made sparse": (lambda: lambda x: (x.sin().to_sparse() @ x).sin(), lambda: (x(),), "LM1006"),
+    "nested": (lambda: lambda x: nested(x).sin().to_padded_tensor(0.0), lambda: (x(),), "LM1007"),
+    "pooled": (lambda: lambda x: torch.nn.functional.max_pool2d(x[None], 2).relu(), lambda: (x(),), ""),
+}
+
+
+@pytest.mark.parametrize("name", OWN_PROGRAMS)
+def test_what_the_own_front_end_leaves_to_others_is_said(name: str) -> None:
+    make, arguments, code = OWN_PROGRAMS[name]
+    torch.compiler.reset()
+    given = arguments()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = make()(*given) if name in ("nested", "pooled", "masked in a graph") else None
+    compiled = lamina.compile(make(), options={"compare_eager": "off", "progress": False, "capture": "own"})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            result = compiled(*given)
+            if name == "coroutine":
+                with pytest.raises(StopIteration):
+                    result.send(None)
+    if wanted is not None:
+        torch.testing.assert_close(result, wanted)
+    told = [w for w in caught if issubclass(w.category, LaminaWarning)]
+    waits = name in ("generator", "coroutine")
+    assert len(told) == (compiled.stats().graphs == 0 and not waits), [str(w.message) for w in told]
+    assert all(w.filename == __file__ and ". " in str(w.message) for w in told)
     left = [d for d in compiled.record.decisions() if not d.taken and d.kind in ("break", "capture")]
     assert bool(left) == (code != "" and not code.startswith("LM45"))
     for decision in left:

@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.backends.api import Backend
-from lamina.base.text import counted
+from lamina.base.plurals import counted
 from lamina.ir.loops import LibraryCall, Nest
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options

@@ -25,8 +25,8 @@ from lamina.backends.regions import (
     warn_once,
 )
 from lamina.base.decision import Decision
+from lamina.base.plurals import counted
 from lamina.base.recovery import recover
-from lamina.base.text import counted
 from lamina.codegen.cpp.emit import emit
 from lamina.codegen.cpp.prelude import prelude
 from lamina.codegen.cpp.sharing import Shared, shared_kernels

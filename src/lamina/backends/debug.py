@@ -12,7 +12,7 @@ from rich.table import Table
 from torch.fx import GraphModule, Node
 
 from lamina.backends.api import Backend
-from lamina.base.text import counted
+from lamina.base.plurals import counted
 
 __all__ = ["DEBUG", "described", "graph_table", "print_graph"]
 

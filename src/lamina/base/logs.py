@@ -13,7 +13,7 @@ from typing import Protocol
 
 from lamina.base.decision import Decision
 from lamina.base.files import text_of
-from lamina.base.text import counted
+from lamina.base.plurals import counted
 from lamina.base.torch_logs.torch_private import enabled_torch_logs, traced, tracing
 from lamina.errors import UnknownOption
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from lamina.base.plurals import counted
+
 __all__ = ["Code", "Codes", "Reason", "registered"]
 
 
@@ -58,7 +60,7 @@ def _filled(text: str, words: Mapping[str, object]) -> str:
 
 def _word(words: Mapping[str, object], name: str, noun: str | None) -> str:
     said = _text(words[name], name)
-    return said if noun is None else f"{said} {noun}" if said == "1" else f"{said} {noun}s"
+    return said if noun is None else counted(said, noun)
 
 
 def _text(word: object, name: str) -> str:

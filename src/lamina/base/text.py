@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["SourceMap", "Writer", "counted", "literal", "one_line", "targets_text", "tuple_text"]
+__all__ = ["SourceMap", "Writer", "literal", "one_line", "targets_text", "tuple_text"]
 
 Origin = tuple[str, ...]
 
@@ -36,11 +36,6 @@ class SourceMap:
 
 _LONGEST = 500
 """Characters of another's text that are written into a program's comments."""
-
-
-def counted(number: int, noun: str) -> str:
-    """``number`` with what is counted: "1 kernel", "2 kernels"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def one_line(text: str) -> str:

@@ -18,6 +18,7 @@ from lamina.capture.reasons import (
     NOT_IN_A_GRAPH,
     OTHER_BREAK,
     OWN_BREAKS,
+    OWN_CAUSES,
     WRITTEN_IN_C,
 )
 
@@ -64,10 +65,14 @@ def break_reason(kind: str, message: str) -> Reason:
     )
 
 
-def own_break_reason(what: str) -> Reason:
-    """Why a graph of our own front end ends; ``what`` names the call that is not recorded, maybe as "the call of"."""
+def own_break_reason(what: str, cause: str = "") -> Reason:
+    """Why a graph of our own front end ends; ``what`` names the call that is not recorded, maybe as "the call of".
+
+    ``cause`` is why the call is not recorded, where that is known and not by its name (``OWN_CAUSES``).
+    """
     name = what.removeprefix(_CALL_OF).rpartition(".")[2]
-    made = OWN_BREAKS.get(name, NOT_IN_A_GRAPH)(what=what, context=name)
+    code = OWN_BREAKS.get(name) or OWN_CAUSES.get(cause, NOT_IN_A_GRAPH)
+    made = code(what=what, context=name)
     return Reason(made, made.code, made.remedy.partition(_OF_DYNAMO)[0])
 
 

@@ -71,7 +71,7 @@ class CaptureLog:
     def skipped(self, function: str, why: Reason) -> None:
         """Python runs all of ``function`` itself, as there is no graph for it."""
         reason = SKIPPED_BY_DYNAMO(why=why, hint=why.remedy)
-        self._note(Decision("capture", (function,), False, reason, self._called_at()))
+        self._note(Decision("capture", (function,), False, reason, self.called_at()))
 
     def generator(self, function: str) -> None:
         """Python runs ``function``, as it is a generator."""
@@ -113,7 +113,7 @@ class CaptureLog:
         told = RUN_BY_PYTHON(when=when, why=why)
         code, remedy = (why.code, why.remedy) if isinstance(why, Reason) else (told.code, told.remedy)
         reason = Reason(told, code, remedy)
-        self.record.note("", "capture", Decision("capture", (function,), False, reason, self._called_at()))
+        self.record.note("", "capture", Decision("capture", (function,), False, reason, self.called_at()))
         self._nothing_told = True
         warn_user(f"lamina runs {function} uncompiled {when}: {why}", why.remedy if isinstance(why, Reason) else "")
 
@@ -126,7 +126,7 @@ class CaptureLog:
 
     def nothing_met(self) -> None:
         """The first call came to no function that was not compiled, or given up, before."""
-        self._note(Decision("capture", (self.record.name,), True, SHARED(), self._called_at()))
+        self._note(Decision("capture", (self.record.name,), True, SHARED(), self.called_at()))
 
     def nothing_compiled(self) -> Reason | None:
         """Why there is no graph after a call of the callable, when that is first asked; nothing if there is one."""
@@ -135,7 +135,7 @@ class CaptureLog:
             return None
         self._nothing_told = True
         reason = NOTHING_CAPTURED(why=cause, hint=cause.remedy)
-        self._note(Decision("capture", (self.record.name,), False, reason, self._called_at()))
+        self._note(Decision("capture", (self.record.name,), False, reason, self.called_at()))
         return reason
 
     def without_graph(self, why: str) -> None:
@@ -144,7 +144,7 @@ class CaptureLog:
             nothing = not why or any(words in why for words in _NOTHING_TO_DO)
             self.empty = NO_TENSOR_CALLS() if nothing else PASSED_OVER(why=why)
 
-    def _called_at(self) -> tuple[tuple[str, str], ...]:
+    def called_at(self) -> tuple[tuple[str, str], ...]:
         """The fact that names the user's line being executed: the call of what is not compiled."""
         facts: list[tuple[str, str]] = []
         with self.record.harmless("capture"):

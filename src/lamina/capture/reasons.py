@@ -32,6 +32,7 @@ __all__ = [
     "OTHER_BREAK",
     "OTHER_STATE",
     "OWN_BREAKS",
+    "OWN_CAUSES",
     "PASSED_OVER",
     "RAISED",
     "REUSED",
@@ -245,9 +246,13 @@ OWN_BREAKS = {
     **dict.fromkeys(("nonzero", "argwhere", "unique", "unique_consecutive", "masked_select"), _SHAPE),
     **dict.fromkeys(("graph_break", "skip_frame"), _ASKED),
     **dict.fromkeys(("backward", "requires_grad_"), _BACKWARD),
-    **dict.fromkeys(("print", "input", "open"), _BUILTIN),
+    **dict.fromkeys(("print", "input", "open", "__repr__", "__format__"), _BUILTIN),
+    **dict.fromkeys(("to_sparse", "to_sparse_csr", "to_sparse_coo", "sparse_coo_tensor"), _SPARSE),
+    "lstm": _RNN,
 }
-"""Codes of what ends a graph of the own front end, by the name of the call; those of others are ``NOT_IN_A_GRAPH``."""
+"""Codes of what ends a graph of the own front end, by the name of the call; those of others are ``OWN_CAUSES``."""
+OWN_CAUSES = {"size": _SHAPE, "value": _VALUE, "formula": _NO_KERNEL, "sparse": _SPARSE, "nested": _NESTED}
+"""Codes of what ends a graph of the own front end, by its cause; those of all others are ``NOT_IN_A_GRAPH``."""
 
 FRAMES = Codes(12, "functions left to Python, and what capture fixed")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from lamina.base.text import counted
+from lamina.base.plurals import counted
 from lamina.options import Options
 from lamina.runtime.cache import cache_root
 from lamina.runtime.toolchain import ISAS, Compiler, NoCompiler, host_isa, probe

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from lamina.base.text import counted
+from lamina.base.plurals import counted
 from lamina.blame.reduction import Reduced, minify_call
 from lamina.blame.scripts import Call, Stop, run_target
 from lamina.errors import BadArgument

@@ -13,8 +13,8 @@ import torch
 
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
+from lamina.base.plurals import counted
 from lamina.base.region_names import forward_of
-from lamina.base.text import counted
 from lamina.codegen.triton.source import TritonSource
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Schedule
 from lamina.ir.work import Sizes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from lamina.base.plurals import counted
 from lamina.base.reasons import Reason
-from lamina.base.text import counted
 from lamina.ir.access import origins, reads, writes
 from lamina.ir.loops import Source
 from lamina.ir.plan import KernelCall, Plan, PlanStep

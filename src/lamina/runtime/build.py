@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lamina.base.text import counted
+from lamina.base.plurals import counted
 from lamina.errors import BadArgument
 from lamina.runtime.batch import Build, compile_kernels
 from lamina.runtime.cache import Cache, Miss

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, MappingProxyType
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.own.reuse.tracing import TracingWorld
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.torch_private import in_ordinary_state, recording
-from lamina.capture.reasons import BY_DYNAMO, OTHER_STATE
+from lamina.capture.reasons import BY_DYNAMO, NO_TENSOR_CALLS, OTHER_STATE
 from lamina.errors import GraphBroken
 from lamina.record import Record
 
@@ -100,7 +100,8 @@ class _Entry:
         self, target: Any, backend: Backend, record: Record, fullgraph: bool, machine: Callable[[], Library | None]
     ) -> None:
         self.target, self.record, self.fullgraph = target, record, fullgraph
-        self.regions = Regions(partial(_noted, backend, CaptureLog(record)))
+        self.log = CaptureLog(record)
+        self.regions = Regions(partial(_noted, backend, self.log))
         self.noted: set[str] = set()
         name = getattr(target, "__name__", type(target).__name__)
         self.subject = (str(name),)
@@ -124,7 +125,7 @@ class _Entry:
         recorder.trace = trace
         capturing = CapturingWorld(recorder)
         machine = Machine(capturing if trace is None else TracingWorld(capturing, trace))
-        recorder.told = lambda what: self._note_break(what, _place(machine))
+        recorder.told = lambda what, cause: self._note_break(what, cause, _place(machine))
         capturing.interpret = lambda function, *given, **named: machine.run(function, given, named)
         if trace is not None:
             args, kwargs = trace.begin(self.target, args, kwargs)
@@ -142,6 +143,7 @@ class _Entry:
         finally:
             del raised  # whose traceback leads to this frame
             _let_go(machine)
+        self._tell(result)
         if trace is not None:
             with self.record.harmless("capture"):
                 self.versions.add(trace, result)
@@ -156,12 +158,22 @@ class _Entry:
                 remedy="move it out of the compiled function, or compile without fullgraph",
             )
 
-    def _note_break(self, what: str, place: str) -> None:
+    def _note_break(self, what: str, cause: str, place: str) -> None:
         """Note, once for each line, what ends a graph there."""
         with self.record.harmless("capture"):
             if (key := f"{what} {place}") not in self.noted:
-                subject, facts = (place or self.subject[0],), (("function", self.subject[0]),)
-                self._note(key, Decision("break", subject, False, own_break_reason(what), facts))
+                subject = (place or self.subject[0],)
+                facts = (("function", self.subject[0]), *(() if place else self.log.called_at()))
+                reason = own_break_reason(what, cause)
+                self.log.missed.append(reason)
+                self._note(key, Decision("break", subject, False, reason, facts))
+
+    def _tell(self, result: Any) -> None:
+        """Warn, once, where a call that has ended was compiled in no part; what runs later may be yet."""
+        if not isinstance(result, GeneratorType | CoroutineType | AsyncGeneratorType):
+            with self.record.harmless("capture"):
+                self.log.empty = self.log.empty or NO_TENSOR_CALLS()
+                self.log.tell_nothing_compiled()
 
     def _note(self, name: str, decision: Decision) -> None:
         if name not in self.noted:

@@ -22,8 +22,10 @@ from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
 from lamina.capture.own.iterating import advanced, consumable, drawn
 from lamina.capture.own.natives import CONSUMERS, KEEPING, is_of_container, is_seen, runs_the_users
+from lamina.capture.own.nested import flat
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.recorder import Recorder
+from lamina.capture.own.torch_calls import LEFT_OUT
 from lamina.capture.own.torch_private import paused, resumed
 from lamina.capture.own.world import PlainWorld
 
@@ -34,6 +36,7 @@ _OPENED = (
     "torch.nn.functional",
     "torch.nn.utils.",
     "torch.autograd.grad_mode",
+    "torch._jit_internal",
     CONTEXTLIB,
 )
 """Modules of torch's whose functions are interpreted; the others are called."""
@@ -102,7 +105,7 @@ class CapturingWorld(PlainWorld):
         if "handle_torch_function" in function.__code__.co_names or hasattr(function, "_torchdynamo_disable"):
             return False
         if isinstance(module, str) and module.startswith(("torch.", "lamina.")):
-            return module.startswith(_OPENED)
+            return module.startswith(_OPENED) and function.__name__ not in LEFT_OUT
         return True
 
     def call(self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -217,7 +220,7 @@ class CapturingWorld(PlainWorld):
     def natively(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of what is not understood: everything is computed before, and nothing is recorded in it."""
         recorder = self.recorder
-        recorder.end(_named(function, args))
+        recorder.end(_named(function, args), given=flat((args, kwargs)))
         recorder.escaped("what may call the program back")
         recorder.regions.native += 1
         was_on = paused(recorder)
@@ -256,4 +259,5 @@ def _checked(function: Callable[..., Any], found: Any) -> Any:
 def _named(function: Any, args: tuple[Any, ...]) -> str:
     """What is called, in words; ``args`` are those of a function of the interpreter's that makes a call."""
     called = args[0] if len(args) > 2 and isinstance(args[1], tuple) and callable(args[0]) else function
-    return f"the call of {getattr(called, '__qualname__', None) or type(called).__qualname__}"
+    name = getattr(called, "__qualname__", None) or type(called).__qualname__
+    return f"the call of {called.__name__ if '<locals>' in name else name}"

@@ -11,7 +11,15 @@ from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.nested import flat, tensors_only
 from lamina.capture.own.torch_private import fake_mode, looking_like, unhooked
 
-__all__ = ["Fakes", "look"]
+__all__ = ["Fakes", "NotHeld", "look"]
+
+
+class NotHeld(Exception):
+    """No graph holds what a call gives, since its sizes depend on data ("size"), it is "sparse" or no tensor ("")."""
+
+    def __init__(self, cause: str = "") -> None:
+        super().__init__(cause)
+        self.cause = cause
 
 
 class Fakes:
@@ -30,14 +38,17 @@ class Fakes:
         """What a call gives, by what decides how its results look; computed once, then as many as are asked for.
 
         ``operands`` are the tensors it is given: a result that is one of them is that one again. ``place`` is that of
-        the call among those of a graph with this ``key``: one graph after the other uses the same results.
+        the call among those of a graph with this ``key``: one graph after the other uses the same results. Raises
+        ``NotHeld`` where no graph holds the results, and what the call raises.
         """
         found = self.results.get(key)
         if found is None:
             with self.mode, unhooked():
                 computed = compute()
-            if not tensors_only(computed) or any(_is_symbolic(t) for t in flat(computed)):
-                return None
+            if not tensors_only(computed):
+                raise NotHeld
+            if symbolic := [*filter(_is_symbolic, flat(computed))]:
+                raise NotHeld("size" if all(t.layout is torch.strided for t in symbolic) else "sparse")
             if len(self.results) >= MOST_KEPT:
                 self.results.clear()
             self.results[key] = [_outlined(computed, {id(operand): at for at, operand in enumerate(operands)})]

@@ -6,7 +6,7 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from lamina.base.drawing import may_draw
 from lamina.capture.own.autocast import Autocast
-from lamina.capture.own.fakes import Fakes, look
+from lamina.capture.own.fakes import Fakes, NotHeld, look
 from lamina.capture.own.nested import flat, frozen, mapped, tensors
 from lamina.capture.own.pending import Pending, pending
 from lamina.capture.own.places import by_interpreter
@@ -28,6 +28,7 @@ from lamina.capture.own.segment import Segment, is_quiet
 from lamina.capture.own.torch_calls import (
     IDENTITY,
     QUERIES,
+    cause_of_operands,
     in_place,
     name_of,
     recordable,
@@ -38,6 +39,7 @@ from lamina.capture.own.torch_private import (
     SET_GRAD,
     as_plain_tensors,
     autocast_states,
+    cause_of_error,
     compiling,
     without_function_modes,
 )
@@ -90,6 +92,9 @@ class Recorder(TorchFunctionMode):
     counts the calls that came here.
     """
 
+    cause = ""
+    """Why the last call could not be recorded, where more than its name tells (``torch_calls.CAUSES``)."""
+
     def __init__(
         self, regions: Regions, place: Callable[[], str], handled: Callable[[], bool], whole: bool = False
     ) -> None:
@@ -99,7 +104,7 @@ class Recorder(TorchFunctionMode):
         self.segment: Segment | None = None
         self.left = False
         self.trace: Any = None
-        self.told: Callable[[str], None] | None = None
+        self.told: Callable[[str, str], None] | None = None
         self.seen = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -115,11 +120,12 @@ class Recorder(TorchFunctionMode):
             return func(*mapped(args, _looks), **mapped(kwargs, _looks))
         if self.trace is not None and not takes_numbers(func, args, kwargs):
             self.trace.learning.pin(args, kwargs)
+        self.cause = ""
         if recordable(func, args, kwargs, Pending) and by_interpreter(sys._getframe(1), _TORCH):
             found = self._recorded(func, args, kwargs)
             if found is not None:
                 return found[0]
-        self.end(name or str(func), always=True)
+        self.end(name or str(func), always=True, cause=self.cause or cause_of_operands(flat((args, kwargs))))
         self.regions.native += 1
         if self.trace is not None:
             self.trace.learning.pin(args, kwargs)
@@ -135,16 +141,18 @@ class Recorder(TorchFunctionMode):
         if self.trace is not None:
             self.trace.end(f"{name} runs between graphs")
 
-    def end(self, what: str, always: bool = False) -> None:
+    def end(self, what: str, always: bool = False, given: Iterable[torch.Tensor] = (), cause: str = "") -> None:
         """Run what is recorded, since ``what`` cannot be; raises ``_Broken`` if the whole call is to be one graph.
 
-        Where nothing is recorded yet, it ends no graph, unless it is one that ``always`` does.
+        Where nothing is recorded yet, it ends no graph, unless it is one that ``always`` does; it is told all the same
+        where it is given tensors. ``cause`` says more than the name of the call, as above.
         """
+        tensors = list(given)
         if self.whole and (always or self.segment is not None):
             self.broken = self.broken or f"{what} ({self.place().strip()})"
             raise _Broken(self.broken)
-        if self.told is not None and (always or self.segment is not None):
-            self.told(what)
+        if self.told is not None and (always or tensors or self.segment is not None):
+            self.told(what, cause or cause_of_operands(tensors))
         self.flush()
 
     def _set_grad(self, args: tuple[bool]) -> None:
@@ -209,7 +217,8 @@ class Recorder(TorchFunctionMode):
             compute = partial(_set_item, *args)
         try:
             return segment.stand_ins.result(key, compute, operands, place)
-        except Exception:
+        except Exception as error:
+            self.cause = error.cause if isinstance(error, NotHeld) else cause_of_error(error)
             return None  # eager says what is wrong, or computes what depends on values
 
     def _node(self, op: str, target: Any, args: Any, kwargs: Any) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from lamina.capture.own.torch_private import SET_GRAD, is_plain
 
 __all__ = [
     "IDENTITY",
+    "LEFT_OUT",
     "QUERIES",
+    "cause_of_operands",
     "constant",
     "in_place",
     "is_constant",
@@ -38,7 +41,7 @@ _LEFT_OUT = (
     "share_memory_ pin_memory from_numpy frombuffer as_subclass detach_ to_sparse unique nonzero resize_as_ "
     "__dlpack__ __contains__ manual_seed seed register_post_accumulate_grad_hook _backward_hooks names "
     "refine_names rename align_to is_set_to apply_ map_ __set__ __delete__ new cuda ipu xpu mtia vmap __iter__ "
-    "to_dense to_mkldnn quantize_per_tensor"
+    "to_dense to_mkldnn quantize_per_tensor lstm unique_consecutive"
 )
 LEFT_OUT = frozenset(_LEFT_OUT.split())
 """What needs values, changes what a tensor is, or hands it to others."""
@@ -139,6 +142,18 @@ def _known(values: list[Any], pending: type) -> bool:
         else:
             return False
     return True
+
+
+def cause_of_operands(operands: Iterable[torch.Tensor]) -> str:
+    """What kind of operand keeps a call from being recorded: "sparse", "nested", or "" for others."""
+    for operand in operands:
+        if type(operand) not in _PLAIN_CLASSES:
+            continue
+        if operand.is_nested:
+            return "nested"
+        if str(operand.layout).startswith("torch.sparse"):
+            return "sparse"
+    return ""
 
 
 def is_constant(value: Any) -> bool:

@@ -11,9 +11,15 @@ from typing import Any
 import torch
 from torch._C import _functorch
 from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.autograd import forward_ad
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.overrides import _get_current_function_mode_stack, get_overridable_functions
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -206,6 +212,15 @@ def looking_like(tensor: torch.Tensor) -> Any:
     return torch._neg_view(made) if tensor.is_neg() else made
 
 
+def cause_of_error(error: Exception) -> str:
+    """Why a call without values raised ``error``: "size", "value" or "formula", or "" where eager raises it too."""
+    if isinstance(error, DynamicOutputShapeException):
+        return "size"
+    if isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode):
+        return "value"
+    return "formula" if isinstance(error, UnsupportedOperatorException) else ""
+
+
 def is_fake(value: Any) -> bool:
     """Whether ``value`` is a tensor without values."""
     return isinstance(value, FakeTensor)
@@ -215,6 +230,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is an ordinary one in memory, of which a fake one tells all."""
     return (
         tensor.layout is torch.strided
+        and not tensor.is_nested
         and tensor.device.type in ("cpu", "cuda")
         and not tensor.is_quantized
         and not tensor.is_inference()
