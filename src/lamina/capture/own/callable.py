@@ -25,7 +25,7 @@ from lamina.capture.own.reuse.driver import state_of_torch
 from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.own.reuse.tracing import TracingWorld
 from lamina.capture.own.reuse.versions import Versions
-from lamina.capture.own.torch_private import in_ordinary_state, recording
+from lamina.capture.own.torch_private import in_ordinary_state, recording, seen_by_dynamo
 from lamina.capture.reasons import BY_DYNAMO, NO_TENSOR_CALLS, OTHER_STATE
 from lamina.errors import GraphBroken
 from lamina.record import Record
@@ -90,7 +90,7 @@ def _call_of(entry: _Entry) -> Any:
         found = versions.first(args, kwargs)
         return called(args, kwargs) if found is MISSING else found
 
-    return compiled
+    return seen_by_dynamo(compiled, entry.target)
 
 
 class _Entry:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._C import _functorch
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -210,6 +211,20 @@ def looking_like(tensor: torch.Tensor) -> Any:
         made = memory.as_strided(tensor.size(), tensor.stride(), offset).detach()
     made = torch._conj(made) if tensor.is_conj() else made
     return torch._neg_view(made) if tensor.is_neg() else made
+
+
+_UNSEEN = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+"""Python runs the frame, and Dynamo looks neither at it nor at what it calls."""
+
+
+def seen_by_dynamo(function: Any, target: Any) -> Any:
+    """``function``, in whose place Dynamo captures ``target`` where what it captures calls it, and never looks into it.
+
+    Dynamo would capture the interpreter.
+    """
+    function._torchdynamo_inline = target
+    set_code_exec_strategy(function.__code__, _UNSEEN)
+    return function
 
 
 def cause_of_error(error: Exception) -> str:
