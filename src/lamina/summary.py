@@ -121,7 +121,7 @@ def _where(place: str) -> str:
 
 def _place(decision: Decision, places: Mapping[str, str]) -> str:
     facts = dict(decision.facts)
-    if decision.kind == "break":
+    if decision.kind == "break" and "called at" not in facts:
         return decision.subject[0]
     if decision.kind == "recompile" and ("called at" in facts or "line" in facts):
         return str(facts.get("called at") or facts["line"])

@@ -46,4 +46,6 @@ def _why(missed: MissedKernel) -> Reason:
         return reasons.ENTRY_GONE()
     if missed.part == "source":
         return reasons.OTHER_SOURCE(old=missed.old, new=missed.new)
+    if missed.part == "parameters":
+        return reasons.OTHER_ARGUMENTS(old=missed.old, new=missed.new)
     return reasons.KEY_DIFFERS(part=missed.part, old=missed.old, new=missed.new)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
-from torch.fx import Node
+from torch.fx import Graph, Node
 
-__all__ = ["operation_name", "place_in", "source_of"]
+__all__ = ["name_users_lines", "operation_name", "place_in", "source_of"]
 
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
 
 
@@ -30,6 +32,26 @@ def place_in(stack: str) -> str:
         return ""
     path, line = match.groups()
     return f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
+
+
+def _without_own_frames(stack: str) -> str:
+    """A recorded stack without the frames of Lamina's own files, unless there are no others."""
+    if _OWN not in stack:
+        return stack
+    entries = re.split(r'^(?=  File ")', stack, flags=re.MULTILINE)
+    kept = [entry for entry in entries if not entry.startswith(f'  File "{_OWN}')]
+    return "".join(kept) if any(entry.startswith("  File") for entry in kept) else stack
+
+
+def name_users_lines(graph: Graph) -> None:
+    """Take frames of Lamina's own files, such as a compiled module's call, out of the stacks of a captured graph."""
+    changed: dict[str, str] = {}
+    for node in graph.nodes:
+        stack = node.meta.get("stack_trace")
+        if stack and _OWN in stack:
+            if stack not in changed:
+                changed[stack] = _without_own_frames(stack)
+            node.meta["stack_trace"] = changed[stack]
 
 
 def operation_name(call: Any) -> str:

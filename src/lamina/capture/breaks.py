@@ -10,11 +10,12 @@ from traceback import FrameSummary
 import torch
 
 from lamina.base.reasons import Reason
-from lamina.base.user_warnings import is_pythons
+from lamina.base.user_warnings import OWN_FOLDERS, is_pythons
 from lamina.capture.reasons import (
     BREAKS,
     IN_PASSED_FILE,
     LOOP_BROKEN,
+    NO_FORMULA,
     NOT_IN_A_GRAPH,
     OTHER_BREAK,
     OWN_BREAKS,
@@ -22,8 +23,9 @@ from lamina.capture.reasons import (
     WRITTEN_IN_C,
 )
 
-__all__ = ["break_reason", "is_torchs", "own_break_reason", "user_frame", "user_place"]
+__all__ = ["break_reason", "failure_reason", "is_torchs", "own_break_reason", "user_frame", "user_place"]
 
+_NO_FORMULA = re.compile(r"no fake impl registered for <CustomOpDef\(([\w:.]+)\)>")
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _PART = re.compile(r"^ *(Explanation|Hint|Developer debug context): *(.*)$", re.MULTILINE)
 _NO_ADVICE = (
@@ -65,6 +67,20 @@ def break_reason(kind: str, message: str) -> Reason:
     )
 
 
+def failure_reason(error: Exception) -> str:
+    """Why the capture of a function failed: the operator without a formula for shapes, or the error's first lines."""
+    match = _NO_FORMULA.search(str(error))
+    if match:
+        return NO_FORMULA(context=match.group(1))
+    return f"{type(error).__name__}: {_first_lines(error)}"
+
+
+def _first_lines(error: Exception) -> str:
+    """What happened, without the user's frames and the addresses that follow it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:400]
+
+
 def own_break_reason(what: str, cause: str = "") -> Reason:
     """Why a graph of our own front end ends; ``what`` names the call that is not recorded, maybe as "the call of".
 
@@ -84,6 +100,8 @@ def _brief(text: str) -> str:
 _QUALIFIED = re.compile(r"^module: ([\w.]+|<unknown module>), qualname: ([\w.<>]+)")
 _BUILTIN = re.compile(r"^builtin (\w+) ")
 _METHOD = re.compile(r"^call_method \w+\((?:<class ')?([^()']*)(?:'>)?\) (\w+)")
+_OF_A_FUNCTION = re.compile(r"^qualname: ([\w.<>]+), name: ")
+_HELD = re.compile(r"UserDefinedObjectVariable\((\w+)\)")
 _CALL = re.compile(r"^call_(?:function|method) (?:\w+Variable\()?(.*)$")
 
 
@@ -95,6 +113,10 @@ def _readable(context: str) -> str:
         return ".".join(match.groups())
     if match := _BUILTIN.match(context):
         return match.group(1)
+    if match := _OF_A_FUNCTION.match(context):
+        return match.group(1)
+    if "args: " in context and (held := dict.fromkeys(_HELD.findall(context))):
+        return ", ".join(held)
     match = _CALL.match(context)
     return match.group(1) if match else context
 
@@ -107,10 +129,10 @@ def is_torchs(filename: str) -> bool:
 def user_frame(stack: Iterable[FrameSummary]) -> FrameSummary | None:
     """The innermost frame of the user's own code; the innermost of all where there is none; nothing of no frames.
 
-    Packages that are installed, other than torch, count as the user's own code; Python's library does not.
+    Packages that are installed, other than torch and this one, count as the user's own code; Python's library does not.
     """
     frames = list(stack)
-    own = [frame for frame in frames if not is_torchs(frame.filename) and not is_pythons(frame.filename)]
+    own = [frame for frame in frames if not frame.filename.startswith(OWN_FOLDERS) and not is_pythons(frame.filename)]
     found = own or frames
     return found[-1] if found else None
 

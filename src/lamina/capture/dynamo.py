@@ -14,6 +14,7 @@ import torch
 
 from lamina.base.files import graph_text, text_of
 from lamina.base.recovery import recover
+from lamina.base.source import name_users_lines
 from lamina.base.symbolic.torch_private import questions_unlimited
 from lamina.capture.entry.torch_private import improve_entry
 from lamina.capture.events.torch_private import note_fixed_sizes, watch_frames
@@ -63,6 +64,7 @@ def note_capture(gm: torch.fx.GraphModule, record: Record | None) -> Captured:
 
     Call it first thing in a backend, while Dynamo's trace is still open.
     """
+    name_users_lines(gm.graph)
     captured = Captured(gm, guard_empty_hooks())
     guard_unguarded(gm)
     serve_any_hooks()
@@ -74,6 +76,7 @@ def note_capture(gm: torch.fx.GraphModule, record: Record | None) -> Captured:
 
 def note_behind_torch(gm: torch.fx.GraphModule, log: CaptureLog) -> None:
     """Note a graph that torch.compile gave to its backend, and guard what Dynamo does not."""
+    name_users_lines(gm.graph)
     guard_unguarded(gm)
     log.record.add("", "capture", time.perf_counter() - log.started if log.started else 0.0, Captured(gm, 0))
 

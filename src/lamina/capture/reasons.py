@@ -28,6 +28,7 @@ __all__ = [
     "LOOP_BROKEN",
     "NOTHING_CAPTURED",
     "NOT_IN_A_GRAPH",
+    "NO_FORMULA",
     "NO_TENSOR_CALLS",
     "OTHER_BREAK",
     "OTHER_STATE",
@@ -158,7 +159,7 @@ _METHOD = _BREAKS.add(
     "Dynamo knows no way to trace this method of this kind of object.",
     "move the call out of the compiled function",
 )
-_NO_KERNEL = _BREAKS.add(
+NO_FORMULA = _BREAKS.add(
     18,
     "an operator has no formula for shapes ({context})",
     "Capture runs operators without data, for which a custom operator needs a function that tells its result's shape.",
@@ -209,9 +210,9 @@ BREAKS = {
     "Dynamic shape operator": _SHAPE,
     "Dynamic slicing with Tensor arguments": _SHAPE,
     "Attempted to use `torch.nn.functional.one_hot` with data-dependent output shape": _SHAPE,
-    "Dynamic shape operator (no meta kernel)": _NO_KERNEL,
-    "Operator does not support running with fake tensors": _NO_KERNEL,
-    "NotImplementedError/UnsupportedFakeTensorException when running FX node": _NO_KERNEL,
+    "Dynamic shape operator (no meta kernel)": NO_FORMULA,
+    "Operator does not support running with fake tensors": NO_FORMULA,
+    "NotImplementedError/UnsupportedFakeTensorException when running FX node": NO_FORMULA,
     "Attempted to call function marked as skipped": WRITTEN_IN_C,
     "Attempted to inline function marked as skipped": WRITTEN_IN_C,
     "Attempted to inline function marked as skipped (SkipFunctionVariable)": WRITTEN_IN_C,
@@ -251,7 +252,7 @@ OWN_BREAKS = {
     "lstm": _RNN,
 }
 """Codes of what ends a graph of the own front end, by the name of the call; those of others are ``OWN_CAUSES``."""
-OWN_CAUSES = {"size": _SHAPE, "value": _VALUE, "formula": _NO_KERNEL, "sparse": _SPARSE, "nested": _NESTED}
+OWN_CAUSES = {"size": _SHAPE, "value": _VALUE, "formula": NO_FORMULA, "sparse": _SPARSE, "nested": _NESTED}
 """Codes of what ends a graph of the own front end, by its cause; those of all others are ``NOT_IN_A_GRAPH``."""
 
 FRAMES = Codes(12, "functions left to Python, and what capture fixed")

@@ -128,3 +128,9 @@ OTHER_SOURCE = _KEPT.add(
     "The last kernel of the same name that was built has another text, of which the first line that differs is told: "
     "other sizes, strides, dtypes or options make another text.",
 )
+OTHER_ARGUMENTS = _KEPT.add(
+    7,
+    "its arguments: they were `{old}` and are `{new}`",
+    "The last kernel of the same name that was built takes other arguments, a letter for each: p is memory, the others "
+    "are sizes and numbers. Another graph, or sizes that vary, make another kernel.",
+)

@@ -22,6 +22,7 @@ from torch._dynamo.types import ConvertFrameReturn
 
 from lamina.base.modes import autocast_kept
 from lamina.base.reasons import Reason
+from lamina.capture.breaks import failure_reason
 from lamina.capture.fixed_sizes.torch_private import FixedSizes
 from lamina.capture.log import CaptureLog
 from lamina.capture.modes.switches import place_of
@@ -163,8 +164,7 @@ class FrameCallback(CatchErrorsWrapper):
         if count == _MOST_FAILURES:
             set_code_exec_strategy(code, SKIPPED)
         if count in (1, _MOST_FAILURES):
-            why = f"{type(error).__name__}: {_first_lines(error)}"
-            self.log.run_by_python(place_of(code), why, count == _MOST_FAILURES)
+            self.log.run_by_python(place_of(code), failure_reason(error), count == _MOST_FAILURES)
 
 
 _CHECKPOINTED = (
@@ -193,12 +193,6 @@ def _too_often(frame: Any, entry: Any) -> Reason:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())[:200]
-
-
-def _first_lines(error: Exception) -> str:
-    """What happened, without the user's frames and the addresses that follow it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2])[:400]
 
 
 def _call_directly(code: CodeType, scope: dict[str, Any]) -> None:

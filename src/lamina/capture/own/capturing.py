@@ -36,6 +36,7 @@ _OPENED = (
     "torch.nn.functional",
     "torch.nn.utils.",
     "torch.autograd.grad_mode",
+    "torch.backends.mha",
     "torch._jit_internal",
     CONTEXTLIB,
 )
