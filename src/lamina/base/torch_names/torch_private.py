@@ -7,6 +7,7 @@ __all__ = [
     "CAPTURE_NUMBERS",
     "CAPTURE_SIZES_OF_DATA",
     "CONTEXTLIB",
+    "DISPATCHERS",
     "EQUAL_SIZES_ARE_ONE",
     "FIXED_PARAMETER_SIZES",
     "GRAPH_BREAK",
@@ -24,6 +25,7 @@ ALLOW_RNN = "torch._dynamo.config.allow_rnn"
 CAPTURE_NUMBERS = "torch._dynamo.config.capture_scalar_outputs"
 CAPTURE_SIZES_OF_DATA = "torch._dynamo.config.capture_dynamic_output_shape_ops"
 CONTEXTLIB = "torch.utils._contextlib"
+DISPATCHERS = "torch._jit_internal"
 EQUAL_SIZES_ARE_ONE = "torch.fx.experimental._config.use_duck_shape"
 FIXED_PARAMETER_SIZES = "torch._dynamo.config.force_parameter_static_shapes"
 GRAPH_BREAK = "torch._dynamo.graph_break"

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from lamina.base.torch_names.torch_private import CONTEXTLIB
+from lamina.base.torch_names.torch_private import CONTEXTLIB, DISPATCHERS
 from lamina.capture.own.attributes import deletes_by_code, read_attribute, setter_of
 from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
@@ -37,7 +37,7 @@ _OPENED = (
     "torch.nn.utils.",
     "torch.autograd.grad_mode",
     "torch.backends.mha",
-    "torch._jit_internal",
+    DISPATCHERS,
     CONTEXTLIB,
 )
 """Modules of torch's whose functions are interpreted; the others are called."""
