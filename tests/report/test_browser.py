@@ -124,11 +124,12 @@ def test_a_click_marks_lines_of_other_levels(browser: Browser, tmp_path: Path, r
     file = opened(browser, tmp_path, report)
     browser.open(file, "#trace")
     browser.until("document.querySelectorAll('.pane.python .cm-line').length > 20")
-    where = browser.evaluate(
+    where = settled(
+        browser,
         """(() => { const line = [...document.querySelectorAll('.pane.python .cm-line')]
             .find((one) => one.innerText.includes('functional.gelu('));
             line.scrollIntoView({ block: 'center' });
-            const box = line.getBoundingClientRect(); return [box.x + 60, box.y + box.height / 2]; })()"""
+            const box = line.getBoundingClientRect(); return [box.x + 60, box.y + box.height / 2]; })()""",
     )
     for kind in ("mousePressed", "mouseReleased"):
         browser.call("Input.dispatchMouseEvent", type=kind, x=where[0], y=where[1], button="left", clickCount=1)
@@ -179,11 +180,21 @@ def test_kernels_of_a_gpu_lead_to_ptx_and_machine_code_and_back(browser: Browser
     assert_quiet(browser)
 
 
+def settled(browser: Browser, place: str) -> list[float]:
+    """What ``place`` gives once it stays: what scrolls is laid out again, later on a busy machine."""
+    found, last = browser.evaluate(place), None
+    while found != last:
+        browser.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))")
+        found, last = browser.evaluate(place), found
+    return list(found)
+
+
 def click(browser: Browser, element: str) -> None:
     """Press the mouse on the first element that a selector finds, as a user does."""
-    x, y = browser.evaluate(
+    x, y = settled(
+        browser,
         f"""(() => {{ const one = document.querySelector({element!r}); one.scrollIntoView({{ block: 'center' }});
-            const box = one.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; }})()"""
+            const box = one.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; }})()""",
     )
     for kind in ("mousePressed", "mouseReleased"):
         browser.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
