@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
+from lamina.base.tables import Console, Table
 from lamina.errors import BadArgument
 from lamina.tuner.parts import modules_in, tensors_of
 from lamina.tuner.samples import calls_of

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch.fx import GraphModule, Node
 
 from lamina.backends.api import Backend
 from lamina.base.plurals import counted
+from lamina.base.tables import Console, Table
 
 __all__ = ["DEBUG", "described", "graph_table", "print_graph"]
 

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 from textwrap import wrap
 from typing import Any
 
-from rich.console import Console
-
+from lamina.base.tables import Console
 from lamina.record import Record
 from lamina.stats import stats_of
 from lamina.summary import (

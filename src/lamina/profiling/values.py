@@ -6,9 +6,7 @@ import io
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from lamina.base.tables import Console, Table
 from lamina.peaks import Peaks
 
 __all__ = ["KernelTime", "Profile"]

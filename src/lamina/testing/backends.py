@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 from lamina.base.accuracy import tensors
+from lamina.base.tables import Console, Table
 from lamina.compile import compile
 from lamina.errors import BadArgument
 from lamina.testing.compare import compare

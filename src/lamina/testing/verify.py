@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from lamina.base.accuracy import Error, error
 from lamina.base.region_check import RegionCheck
+from lamina.base.tables import Console, Table
 from lamina.compile import compile
 from lamina.errors import LaminaWarning
 from lamina.testing.fuzz.differ import Difference

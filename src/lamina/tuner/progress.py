@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from lamina.base.tables import Console
 from lamina.tuner.table import duration
 from lamina.tuner.values import Candidate, Row
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 
+from lamina.base.tables import Table
 from lamina.tuner.building import build
 from lamina.tuner.choice import choose, pareto
 from lamina.tuner.files import write_whole

@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-
+from lamina.base.tables import Console, Table
 from lamina.tuner.choice import pareto
 from lamina.tuner.values import Figures, Row
 

@@ -73,6 +73,50 @@ def method_of_a_class() -> Case:
 
 
 @case
+def class_of_the_module() -> Case:
+    m = nn.Sequential(nn.Tanh())
+    other = type("Other", (nn.Sequential,), {"forward": lambda self, x: x * 9})
+    return m, [(None, (values(),)), (lambda: setattr(m, "__class__", other), (values(),))]
+
+
+@case
+def class_of_a_callable() -> Case:
+    class C:
+        def __call__(self, x):
+            return x + 1
+
+    c = C()
+    other = type("Other", (), {"__call__": lambda self, x: x * 9})
+    return c, [(None, (values(),)), (lambda: setattr(c, "__class__", other), (values(),))]
+
+
+@case
+def class_of_a_python_module() -> Case:
+    class Named(types.ModuleType):
+        @property
+        def factor(self):
+            return 9
+
+    kept = types.ModuleType("kept")
+    kept.factor = 2
+    return (lambda x: x * kept.factor), [(None, (values(),)), (lambda: setattr(kept, "__class__", Named), (values(),))]
+
+
+@case
+def class_of_a_class() -> Case:
+    class Meta(type):
+        pass
+
+    class Other(type):
+        @property
+        def factor(cls):
+            return 9
+
+    kept = Meta("kept", (), {"factor": 2})
+    return (lambda x: x * kept.factor), [(None, (values(),)), (lambda: setattr(kept, "__class__", Other), (values(),))]
+
+
+@case
 def code_of_a_method() -> Case:
     class M(nn.Module):
         def forward(self, x):

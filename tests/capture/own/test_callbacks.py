@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import lamina
 from lamina.capture.own.callable import interpreted_callable
@@ -302,3 +303,33 @@ def test_functions_that_iterators_and_reductions_call_are_captured() -> None:
     f = interpreted_callable(program, backend_callable=backend, record=Record())
     assert torch.allclose(f(torch.ones(3)), program(torch.ones(3)))
     assert len(graphs) == 1
+
+
+def test_hooks_on_saved_tensors_that_raise_see_each_tensor_once() -> None:
+    """A checkpoint ends its recomputation by an exception of such a hook; errors of the user's hooks come out as is."""
+    torch.manual_seed(0)
+    layer = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
+    compiled = lamina.compile(layer, options={"capture": "own"})
+    for _ in range(3):
+        grads = []
+        for block in (layer, compiled):
+            x = torch.ones(2, 4, requires_grad=True)
+            checkpoint(block, x, use_reentrant=False).sum().backward()
+            grads.append(x.grad)
+        assert torch.allclose(*grads)
+
+    seen = []
+
+    def refused(tensor):
+        seen.append(tensor)
+        raise ValueError("not kept")
+
+    for _ in range(3):
+        with (
+            torch.autograd.graph.saved_tensors_hooks(refused, lambda kept: kept),
+            pytest.raises(ValueError, match="kept"),
+        ):
+            compiled(torch.ones(2, 4))
+        assert len(seen) == 1
+        seen.clear()
+    assert torch.allclose(compiled(torch.ones(2, 4)), layer(torch.ones(2, 4)))

@@ -41,6 +41,7 @@ from lamina.capture.own.torch_private import (
     autocast_states,
     cause_of_error,
     compiling,
+    is_from_a_hook,
     without_function_modes,
 )
 from lamina.capture.own.writing import NORMS, Writing, overlaps_itself, written_by
@@ -326,7 +327,7 @@ class Recorder(TorchFunctionMode):
                 del computed
             except Exception as error:
                 self.escaped("a graph that raises")
-                if segment.draws or segment.writes:
+                if segment.draws or segment.writes or is_from_a_hook(error):
                     raise
                 SET_GRAD(segment.state[0])
                 failed = computed_before(error, segment.graph, segment.inputs, alive, outputs)

@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from lamina.base.followed import moved
 from lamina.capture.own.pending import Pending
-from lamina.capture.own.torch_private import held_beneath, take_place
+from lamina.capture.own.torch_private import held_beneath, take_place, unhooked
 
 __all__ = ["become", "computed_before", "distinct"]
 
@@ -20,17 +20,19 @@ def computed_before(
 ) -> BaseException:
     """Compute call by call up to the one that raises, as eager does; gives what it raises, which is ``error`` if none.
 
-    The tensors that are computed before it have their values.
+    The tensors that are computed before it have their values. The caller's hooks on saved tensors, one of which may
+    have raised the error, have seen what was saved, and see nothing again.
     """
     calls = Interpreter(GraphModule(torch.nn.Module(), graph))
     calls.args_iter = iter(inputs)
     raised = error
-    for node in graph.nodes:
-        try:
-            calls.env[node] = calls.run_node(node) if node.op != "output" else None
-        except Exception as its_own:
-            raised = its_own
-            break
+    with unhooked():
+        for node in graph.nodes:
+            try:
+                calls.env[node] = calls.run_node(node) if node.op != "output" else None
+            except Exception as its_own:
+                raised = its_own
+                break
     computed = [(made, node) for made, node in zip(alive, outputs, strict=True) if node in calls.env]
     results = distinct([calls.env[node] for _, node in computed], inputs)
     calls.env.clear()

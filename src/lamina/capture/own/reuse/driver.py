@@ -19,7 +19,7 @@ from lamina.capture.own.reuse.expressions import Path
 from lamina.capture.own.reuse.facts import Fact, Place, constant_key
 from lamina.capture.own.reuse.paths import Node, joined, program
 from lamina.capture.own.reuse.trace import Trace
-from lamina.capture.own.torch_private import SET_GRAD, autocast_states, is_wrapped, settings
+from lamina.capture.own.torch_private import SET_GRAD, autocast_states, is_from_a_hook, is_wrapped, settings
 
 __all__ = ["Driver", "Miss", "Run", "cannot_tell", "state_of_torch"]
 
@@ -135,7 +135,7 @@ class Driver:
         return {
             **self.names.objects, "gone": Miss(None), "another": Miss(None, learnt=True), "state": state_of_torch,
             "is_wrapped": is_wrapped, "new": object.__new__, "constant_key": constant_key, "bound": MethodType,
-            "within": _within, "distinct": distinct,
+            "within": _within, "distinct": distinct, "hooked": is_from_a_hook,
         }  # fmt: skip
 
     def _compiled(self, source: str, facts: list[Fact], **names: Any) -> Run:
@@ -151,7 +151,14 @@ def _text(root: Node) -> tuple[str, list[Fact]]:
     body = [f"        {line}" for line in lines]
     head = ["def driver(args, kwargs):", "    spoiled = False", "    try:"]
     return "\n".join(
-        (*head, *body, "    except Exception:", "        if spoiled: raise", "        return gone", "")
+        (
+            *head,
+            *body,
+            "    except Exception as error:",
+            "        if spoiled or hooked(error): raise",
+            "        return gone",
+            "",
+        )
     ), facts
 
 

@@ -31,6 +31,9 @@ _FIXED = (
     MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType, GetSetDescriptorType, MemberDescriptorType,
 )  # fmt: skip
 
+_OF_PYTHON = 1 << 9
+"""The flag of classes that Python code has made: objects of one can be given another (``Py_TPFLAGS_HEAPTYPE``)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Effect:
@@ -106,8 +109,16 @@ class Trace:
         """``value``, an object that is the same one in all calls for which the facts hold."""
         if not is_settled(value) and id(value) not in self.known:
             shown = name or getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-            self.known[id(value)] = value, self.facts.place("object", None, value, str(shown or type(value).__name__))
+            place = self.facts.place("object", None, value, str(shown or type(value).__name__))
+            self.known[id(value)] = value, place
+            self._note_class(value, place)
         return value
+
+    def _note_class(self, value: Any, place: Place) -> None:
+        """Note the class of an object that is always the same one, if its class can be replaced."""
+        kind = type(value)
+        if kind is ModuleType or kind.__flags__ & _OF_PYTHON:
+            self.note("type", (place,), kind)
 
     def enter(self, value: Any, place: Place) -> Any:
         """``value``, which was found at ``place``."""
@@ -133,7 +144,7 @@ class Trace:
         if isinstance(value, type) or kind is ModuleType or _is_fixed(value):
             self.note("is", (place,), value)
             self.known[id(value)] = value, place
-            self.fixed(value)
+            self._note_class(value, place)
             return
         if kind is Pending or self.is_made(value) or id(value) in self.learning.results:
             self.end("an object that the call has made is read from outside")

@@ -1,0 +1,17 @@
+"""Rich's consoles and tables, imported without a draw from Python's random numbers.
+
+Rich draws one when it is imported, and Lamina's modules are imported when they are first asked for: that is after the
+user has seeded, whose numbers would be others than without Lamina.
+"""
+
+from __future__ import annotations
+
+import random
+
+_STATE = random.getstate()
+from rich.console import Console  # noqa: E402 - between the two states
+from rich.table import Table  # noqa: E402
+
+random.setstate(_STATE)
+
+__all__ = ["Console", "Table"]
