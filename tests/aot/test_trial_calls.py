@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -212,8 +213,13 @@ def class_of_one(x: Tensor) -> Tensor:
     return F.multi_margin_loss(x[0], torch.tensor(1), reduction="none")
 
 
+def margins_of_zero_and_nan(x: Tensor) -> Tensor:
+    margins = x - x.detach() + torch.tensor([[1.0, 2.0, 3.0, 0.5], [2.0, 2.0, math.nan, 1.0], [0.0, 1.0, 1.0, 2.0]])
+    return F.multi_margin_loss(margins, torch.tensor([1, 0, 3]), reduction="none")
+
+
 @pytest.mark.filterwarnings("ignore:lamina leaves")
-@pytest.mark.parametrize("loss", [absent_labels, labels_of_one, class_of_one])
+@pytest.mark.parametrize("loss", [absent_labels, labels_of_one, class_of_one, margins_of_zero_and_nan])
 def test_margin_losses_are_those_of_eager(loss: Callable[[Tensor], Tensor]) -> None:
     x = floats(3, 4).requires_grad_()
     ours, eager = lamina.compile(loss)(x), loss(x)

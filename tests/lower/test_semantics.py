@@ -175,6 +175,31 @@ def test_powers_of_two(function: Callable[[torch.Tensor], torch.Tensor]) -> None
         assert not any(getattr(e, "op", "") == other for step in steps if isinstance(step, Nest) for e in step.body)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_whole_exponents_beyond_the_type_of_the_number(dtype: torch.dtype) -> None:
+    values = torch.tensor([0.0, -0.0, 1e-30, 1e30, -3.0, 1e-40, inf, nan]).to(dtype)
+    for power in (-2000, -300, -150, -149, -14, 0, 127, 128, 200, 300, 2000):
+        check(lambda x, n: torch.ldexp(x, n), values, torch.full((8,), power))
+
+
+@pytest.mark.parametrize("loss", [F.huber_loss, F.smooth_l1_loss])
+def test_gradients_of_losses_of_nan(loss: Callable[..., torch.Tensor]) -> None:
+    gradient = lambda x: torch.func.grad(lambda x: loss(x, torch.zeros_like(x), reduction="sum"))(x)  # noqa: E731
+    check(gradient, torch.tensor([nan, inf, -inf, 0.0, 1.0, -1.0, 2.0, 0.5]))
+
+
+@pytest.mark.parametrize("gradient", [1.0, -1.0, 0.0])
+def test_gradients_of_logit_at_its_ends(gradient: float) -> None:
+    ends = torch.tensor([0.0, -0.0, 1.0, 0.5, nan, -1.0, 2.0, 0.25])
+    check(lambda g, x: torch.ops.aten.logit_backward(g, x, None), torch.full((8,), gradient), ends)
+
+
+def test_the_first_of_zeros_in_a_window_is_its_maximum() -> None:
+    zeros = torch.tensor([[[0.0, -0.0, 0.0, -0.0, -0.0, 0.0]]])
+    check(lambda x: F.max_pool1d(x, 2, 1), zeros)
+    check(lambda x: F.max_pool2d(x, (1, 3), 1), zeros)
+
+
 def test_rrelu_in_evaluation() -> None:
     check(lambda x: F.rrelu(x, 0.1, 0.3, training=False), SPECIAL)
 

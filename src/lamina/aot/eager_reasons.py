@@ -324,3 +324,11 @@ RETURNED_MOVED_MEMORY = _EAGER.add(
     "view of is not known.",
     "return a clone",
 )
+
+KEPT_MARGINS = _EAGER.add(
+    47,
+    "{place} counts margins of 0 and of NaN when it is traced",
+    "multi_margin_loss leaves out margins that are not above 0; traced, those of 0 have a gradient and those of NaN a "
+    "loss.",
+    "call the loss outside of the compiled function",
+)

@@ -16,8 +16,12 @@ from lamina.base.symbolic.torch_private import depends_on_data, hint, is_guarded
 __all__ = ["refused_call"]
 
 
-_MISTOLD = frozenset({"multilabel_margin_loss", "multilabel_margin_loss_forward"})
-"""Calls that torch, in 2.11 to 2.13, traces by a formula that takes absent labels for label 0."""
+_MISTOLD = {
+    "multilabel_margin_loss": eager_reasons.COUNTED_LABELS,
+    "multilabel_margin_loss_forward": eager_reasons.COUNTED_LABELS,
+    "multi_margin_loss": eager_reasons.KEPT_MARGINS,
+}
+"""Calls that torch, in 2.11 to 2.13, traces by another formula than eager's, and what is wrong with it."""
 
 
 _VIEWS = frozenset({"unflatten", "view", "view_as"})
@@ -31,7 +35,7 @@ def refused_call(gm: GraphModule) -> Reason | None:
             continue
         name = operation_name(node.target)
         if name in _MISTOLD:
-            return eager_reasons.COUNTED_LABELS(place=source_of(node))
+            return _MISTOLD[name](place=source_of(node))
         if name in _VIEWS and _has_no_view(node):
             return eager_reasons.NO_SUCH_VIEW(place=source_of(node))
         if name in ("pad", "constant_pad_nd") and _cuts_too_much(node):

@@ -102,7 +102,9 @@ def smooth_l1_loss_backward(
 ) -> TensorValue:
     def body(x: Value, t: Value) -> Value:
         d = x - t
-        return _sign(d) if beta == 0 else d.builder.where(d.op("abs") < beta, d / beta, _sign(d))
+        if beta == 0:
+            return _sign(d)
+        return d.builder.where(d.op("abs") >= beta, _sign(d), d / beta)  # which a NaN comes through
 
     return loss_gradient(low, node, body, reduction, grad, x, target)
 
@@ -124,7 +126,7 @@ def huber_loss_backward(
 ) -> TensorValue:
     def body(x: Value, t: Value) -> Value:
         d = x - t
-        return d.builder.where(d.op("abs") <= delta, d, _sign(d) * delta)
+        return d.builder.where(d.op("abs") > delta, _sign(d) * delta, d)  # which a NaN comes through
 
     return loss_gradient(low, node, body, reduction, grad, x, target)
 

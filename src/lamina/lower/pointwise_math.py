@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch.fx import Node
@@ -129,9 +130,28 @@ def nan_to_num(
     return low.pointwise(node, body, x)
 
 
+@cache
+def _scales_by_steps() -> bool:
+    """Whether this torch's ldexp gives what a whole exponent gives, however great: older ones multiply by its power."""
+    return float(torch.ldexp(torch.zeros(()), torch.tensor(1000))) == 0
+
+
+def _scaled(a: Value, exponent: Value) -> Value:
+    """``a`` times a power of two, which may be beyond the type of ``a`` where the product is not."""
+    most = 700.0 if a.dtype == "float64" else 100.0  # three times that leads from one end of the type to the other
+    for _ in range(3):
+        step = exponent.op("maximum", -most).op("minimum", most)
+        a, exponent = a * step.op("exp2"), exponent - step
+    return a
+
+
 @rule("aten.ldexp.Tensor")
 def ldexp(low: Lowering, node: Node, x: TensorValue, exponent: TensorValue) -> TensorValue:
+    scaled = not DTYPES[exponent.dtype].is_float and _scales_by_steps()
+
     def body(a: Value, b: Value) -> Value:
+        if scaled:
+            return _scaled(a, b)
         return a * (b.builder.constant(2, b.dtype).op("pow", b) if low.numerics == "eager" else b.op("exp2"))
 
     return low.pointwise(node, body, x, exponent)

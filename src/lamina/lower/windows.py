@@ -248,12 +248,12 @@ class Sliding:
         return self.b.load(x, [*self.outer, *place], self.valid(spans, number), fill)
 
     def total(self, op: str, values: Sequence[Value]) -> Value:
-        """The values of all elements combined: ``op`` is "add" or "maximum"."""
+        """The values of all elements combined: ``op`` is "add" or "maximum", which is the first of 0.0 and -0.0."""
         if not self.looped and op == "add":
             return added_up(values)
         result = values[0]
         for v in values[1:]:
-            result = result.op(op, v)
+            result = v.op(op, result)  # of two equal values a maximum is the second
         if not self.looped:
             return result
         axes = range(len(self.at), len(self.b.axes))

@@ -76,7 +76,10 @@ def _logit(v: Element, eps: float | None = None) -> Element:
 
 def _logit_backward(g: Element, v: Element, eps: float | None = None) -> Element:
     low, high = (0.0, 1.0) if eps is None else (eps, 1.0 - eps)
-    return where((v < low) | (v > high), math.nan if eps is None else 0.0, g / (v * (1.0 - v)))
+    slope = g / (v * (1.0 - v))
+    if eps is None:  # at 0.0 and -0.0 the same infinity
+        slope = where(v.equals(0), g * math.inf, slope)
+    return where((v < low) | (v > high), math.nan if eps is None else 0.0, slope)
 
 
 _NAMES = {
