@@ -106,7 +106,8 @@ class CapturingWorld(PlainWorld):
         if "handle_torch_function" in function.__code__.co_names or hasattr(function, "_torchdynamo_disable"):
             return False
         if isinstance(module, str) and module.startswith(("torch.", "lamina.")):
-            return module.startswith(_OPENED) and function.__name__ not in LEFT_OUT
+            of_a_module = module.startswith("torch.nn.modules.")  # whose __iter__ is that of no tensor
+            return module.startswith(_OPENED) and (of_a_module or function.__name__ not in LEFT_OUT)
         return True
 
     def call(self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
