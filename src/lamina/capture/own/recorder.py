@@ -25,6 +25,7 @@ from lamina.capture.own.results import become, computed_before, distinct
 from lamina.capture.own.reuse.run import Run
 from lamina.capture.own.reuse.values import is_read
 from lamina.capture.own.segment import Segment, is_quiet
+from lamina.capture.own.sharing.families import Families
 from lamina.capture.own.torch_calls import (
     IDENTITY,
     QUERIES,
@@ -64,6 +65,7 @@ class Regions:
     calls: int = 0
     native: int = 0
     of_thread: Any = field(default_factory=threading.local)
+    families: Families = field(default_factory=Families)
 
     def fakes(self) -> Fakes:
         """Those of the thread: a mode is entered by one thread at a time."""
@@ -370,10 +372,13 @@ class Recorder(TorchFunctionMode):
             return None
         segment.graph.output(tuple(outputs))
         calls = GraphModule(torch.nn.Module(), segment.graph).forward if segment.writes else None
-        gm, fakes, mode = segment.module()
-        SET_GRAD(segment.state[0])  # the graph may switch it
-        with compiling(mode):
-            compiled = self.regions.backend(gm, fakes)
+        compiled = self.regions.families.compiled(segment, outputs, self.regions.backend)
+        if compiled is None:
+            SET_GRAD(segment.state[0])
+            gm, fakes, mode = segment.module()
+            SET_GRAD(segment.state[0])  # the graph may switch it
+            with compiling(mode):
+                compiled = self.regions.backend(gm, fakes)
         if calls is not None:
             compiled = Writing(compiled, calls, segment.written())
         SET_GRAD(segment.state[0])

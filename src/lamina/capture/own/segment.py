@@ -24,7 +24,7 @@ from lamina.capture.own.torch_private import (
 )
 from lamina.ops.raising import holds
 
-__all__ = ["Segment", "is_quiet"]
+__all__ = ["Examples", "Segment", "is_quiet"]
 
 
 class Segment:
@@ -86,11 +86,11 @@ class Segment:
             with mode, torch.no_grad():
                 fakes = [looking_like(fake).requires_grad_(fake.requires_grad) for fake in self.fakes]
             with mode, unhooked(), asking_numbers(mode):
-                _Examples(gm).run(*fakes)
+                Examples(gm).run(*fakes)
             return gm, fakes, mode
         if self.stand_ins.copied:
             with self.mode, unhooked(), contextlib.suppress(Exception):  # it was computed call by call
-                _Examples(gm).run(*self.fakes)
+                Examples(gm).run(*self.fakes)
         return gm, self.fakes, self.mode
 
     def learns(self, value: float, tensor: torch.Tensor) -> None:
@@ -129,7 +129,7 @@ class Segment:
         return node.meta["example_value"]
 
 
-class _Examples(Interpreter):
+class Examples(Interpreter):
     """Runs a graph on fake tensors and notes what each node gives."""
 
     def run_node(self, n: Node) -> Any:

@@ -1,0 +1,1 @@
+"""One compiled form for graphs that differ in integers only."""

@@ -1,0 +1,92 @@
+"""The graphs of one callable by families, and which compiled forms stand for several graphs of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from lamina.capture.own.segment import Segment
+from lamina.capture.own.sharing.form import Bound, Form
+from lamina.capture.own.sharing.outline import Outline
+
+__all__ = ["Families"]
+
+Backend = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
+_MOST_TRIES = 6
+"""Forms that one family gets, working or not."""
+_MOST_SAMPLES = 8
+"""Graphs of one family whose integers are kept."""
+_MOST_FAMILIES = 1024
+
+
+@dataclass(slots=True)
+class Family:
+    """The integers of graphs that were compiled by themselves, and forms that stand for several.
+
+    Integers at the positions ``fixed`` decide what the graph computes.
+    """
+
+    samples: list[tuple[int, ...]]
+    forms: list[Form] = field(default_factory=list)
+    fixed: set[int] = field(default_factory=set)
+    tries: int = 0
+
+
+class Families:
+    """What is known of graphs that differ in integers only; ``told`` is given what is decided of one."""
+
+    def __init__(self) -> None:
+        self.found: dict[Any, Family] = {}
+
+    def compiled(self, segment: Segment, outputs: list[Node], backend: Backend) -> Callable[..., Any] | None:
+        """A form that stands for a graph, which is made if there is none; None if it is to be compiled by itself."""
+        outline = Outline(segment, outputs)
+        if not outline.fits_in_words:
+            return None
+        numbers = tuple(outline.numbers)
+        family = self.found.get(outline.family)
+        if family is None:
+            if len(self.found) >= _MOST_FAMILIES:
+                self.found.clear()
+            self.found[outline.family] = Family([numbers])
+            return None
+        for form in family.forms:
+            bound = _bound(form, segment, numbers)
+            if bound is not None:
+                return bound
+        bound = self._new_form(segment, outline, family, backend)
+        family.samples = [*family.samples[1 - _MOST_SAMPLES :], numbers]
+        return bound
+
+    def _new_form(self, segment: Segment, outline: Outline, family: Family, backend: Backend) -> Bound | None:
+        numbers = tuple(outline.numbers)
+        while family.tries < _MOST_TRIES:
+            alike = [s for s in family.samples if all(s[at] == numbers[at] for at in family.fixed)]
+            varying = [at for at, number in enumerate(numbers) if any(s[at] != number for s in alike)]
+            if not varying:
+                return None
+            family.tries += 1
+            samples = sorted([numbers, *reversed(alike)], key=lambda s: sum(s[at] in (0, 1) for at in varying))
+            try:
+                form = Form(segment, outline, samples, varying)
+            except Exception:
+                return None
+            if fixed := form.fixed():
+                family.fixed |= fixed
+                continue
+            if _bound(form, segment, numbers) is None:
+                return None
+            form.compile(backend)
+            family.forms.insert(0, form)
+            return _bound(form, segment, numbers)
+        return None
+
+
+def _bound(form: Form, segment: Segment, numbers: tuple[int, ...]) -> Bound | None:
+    values = form.values(numbers)
+    if values is None or not form.does_the_same(segment, values):
+        return None
+    return Bound(form, values)

@@ -1,0 +1,166 @@
+"""The compiled form of graphs that differ in integers only: integers are inputs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from lamina.base.torch_private import storage_of
+from lamina.capture.own.segment import Examples, Segment
+from lamina.capture.own.sharing.outline import Outline, with_numbers
+from lamina.capture.own.sharing.torch_private import Symbols, assuming_no_size, evaluated, expression, like
+from lamina.capture.own.torch_private import asking_numbers, compiling, unhooked
+
+__all__ = ["Bound", "Form"]
+
+Backend = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+class Form:
+    """A graph of the family of ``outline`` whose integers at the positions ``varying`` are inputs.
+
+    Positions that have had the same number in all ``samples``, the first of which the graph is traced with, are one
+    input, so that they have to be one number in each graph that it stands for. Raises whatever tracing raises.
+    """
+
+    def __init__(self, segment: Segment, outline: Outline, samples: list[tuple[int, ...]], varying: list[int]) -> None:
+        self.symbols = Symbols()
+        self.constants = {at: samples[0][at] for at in range(len(samples[0])) if at not in set(varying)}
+        self.places: list[list[int]] = []
+        self.given: list[torch.SymInt] = []
+        self._samples, self._of = samples, dict[int, int]()
+        self.run: Callable[..., Any] | None = None
+        self.told = 0
+        group: dict[tuple[int, ...], int] = {}
+        derived = self._derived(segment, set(varying))
+        for at in varying:
+            if at not in derived:
+                self._place(at, group.setdefault(tuple(s[at] for s in samples), len(group)), at < outline.sizes)
+        sizes = self._numbers(outline.sizes, derived)
+        self._trace(segment, outline, sizes)
+        self.looks = [(kind, tuple(map(expression, numbers)), group) for kind, numbers, group in _looks(self.gm)]
+
+    def _place(self, at: int, number: int, is_size: bool) -> None:
+        """The integer at a position is the input of that number."""
+        if number == len(self.places):
+            self.places.append([])
+            self.given.append(self.symbols.new(self._samples[0][at], is_size))
+        self.places[number].append(at)
+        self._of[at] = number
+
+    def _derived(self, segment: Segment, varying: set[int]) -> dict[int, tuple[int, int]]:
+        """Strides that have been the product of a size and a stride in all samples, by their positions."""
+        found: dict[int, tuple[int, int]] = {}
+        first = 0
+        for look in segment.looks:
+            rank = len(look[3])
+            strides = [first + rank + dimension for dimension in range(rank)]
+            order = sorted(range(rank), key=lambda d, at=strides: (self._samples[0][at[d]], -d))  # type: ignore[misc]
+            for place, dimension in enumerate(order):
+                at = strides[dimension]
+                for other in reversed(order[:place]) if at in varying else ():
+                    size, step = first + other, strides[other]
+                    if all(s[size] * s[step] == s[at] for s in self._samples):
+                        found[at] = size, step
+                        break
+            first += 2 * rank
+        return found
+
+    def _numbers(self, count: int, derived: dict[int, tuple[int, int]]) -> list[Any]:
+        """The sizes and strides of the inputs, as far as they are symbols."""
+        found: dict[int, Any] = {}
+
+        def number(at: int) -> Any:
+            if at not in found:
+                if at in derived:
+                    found[at] = number(derived[at][0]) * number(derived[at][1])
+                else:
+                    found[at] = self.constants[at] if at in self.constants else self.given[self._of[at]]
+            return found[at]
+
+        self.derived = derived
+        return [number(at) for at in range(count)]
+
+    def _trace(self, segment: Segment, outline: Outline, sizes: list[Any]) -> None:
+        mode, numbers = self.symbols.mode, iter(sizes)
+        self.fakes: list[Any] = []
+        with mode, torch.no_grad():
+            for look in segment.looks:
+                shape = [next(numbers) for _ in look[3]]
+                self.fakes.append(like(look, shape, [next(numbers) for _ in look[4]]))
+        graph = Graph()
+        inputs: list[Node] = []
+        for at, given in enumerate(self.given):
+            inputs.append(graph.placeholder(f"n_{at}"))
+            inputs[-1].meta["example_value"] = given
+        rest = range(outline.sizes, len(outline.numbers))
+        with_numbers(
+            segment, graph, [self.constants[at] if at in self.constants else inputs[self._of[at]] for at in rest]
+        )
+        self.gm = GraphModule(torch.nn.Module(), graph)
+        with assuming_no_size(), mode, unhooked(), asking_numbers(mode):
+            Examples(self.gm).run(*self.given, *self.fakes)
+
+    def compile(self, backend: Backend) -> None:
+        """Have the graph compiled."""
+        with assuming_no_size(), compiling(self.symbols.mode):
+            self.run = backend(self.gm, [*self.given, *self.fakes])
+        self.told = self.symbols.asked
+
+    def fixed(self) -> set[int]:
+        """Positions of integers that were to be inputs and that the graph does not work without knowing."""
+        return {at for number in self.symbols.fixed() for at in self.places[number]}
+
+    def values(self, numbers: Sequence[int]) -> tuple[int, ...] | None:
+        """The inputs for a graph with these integers; None if this form does not stand for it."""
+        if any(numbers[at] != number for at, number in self.constants.items()):
+            return None
+        if any(numbers[at] != numbers[size] * numbers[step] for at, (size, step) in self.derived.items()):
+            return None
+        found = []
+        for places in self.places:
+            value = numbers[places[0]]
+            if any(numbers[at] != value for at in places):
+                return None
+            found.append(value)
+        values = tuple(found)
+        return values if self.symbols.hold(values) else None
+
+    def does_the_same(self, segment: Segment, values: tuple[int, ...]) -> bool:
+        """Whether what each call of the graph gives looks as it does in this form, and shares the same memory."""
+        gm = GraphModule(torch.nn.Module(), segment.graph)
+        with segment.mode, unhooked():
+            Examples(gm).run(*segment.fakes)
+        found, known = _looks(gm), dict(zip(self.symbols.names, values, strict=True))
+        return len(found) == len(self.looks) and all(
+            (kind, numbers, group) == (of, tuple(evaluated(number, known) for number in told), share)
+            for (kind, numbers, group), (of, told, share) in zip(found, self.looks, strict=True)
+        )
+
+
+def _looks(gm: GraphModule) -> list[tuple[Any, tuple[Any, ...], int]]:
+    """What each tensor of a graph is: its dtype, its sizes, strides and offset, and the first with the same memory."""
+    found: list[tuple[Any, tuple[Any, ...], int]] = []
+    memories: dict[int, int] = {}
+    for node in gm.graph.nodes:
+        tensor = node.meta.get("example_value")
+        if isinstance(tensor, torch.Tensor):
+            group = memories.setdefault(storage_of(tensor), len(memories))
+            found.append((tensor.dtype, (*tensor.shape, *tensor.stride(), tensor.storage_offset()), group))
+    return found
+
+
+@dataclass(slots=True)
+class Bound:
+    """A ``form`` with the integers of one graph."""
+
+    form: Form
+    values: tuple[int, ...]
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        assert self.form.run is not None
+        return self.form.run(*self.values, *inputs)
