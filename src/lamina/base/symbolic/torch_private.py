@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental import _config
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     ShapeEnv,
@@ -253,12 +254,20 @@ def is_sure(condition: bool | torch.SymBool) -> bool:
 
 def is_guarded(condition: bool | torch.SymBool) -> bool:
     """Whether a condition on symbols holds, which is then guarded; true as well where only data tells."""
-    return guard_or_true(condition)
+    with _hints_asked():
+        return guard_or_true(condition)
 
 
 def is_zero(step: int | torch.SymInt) -> bool:
     """Whether a stride is zero. One that may be is then guarded to be so or not; only data's are taken not to be."""
-    return guard_or_false(step == 0)
+    with _hints_asked():
+        return guard_or_false(step == 0)
+
+
+def _hints_asked() -> contextlib.AbstractContextManager[Any]:
+    """Inside, a question about symbols that have values is answered by these and guarded, whatever torch is set to."""
+    found: contextlib.AbstractContextManager[Any] = _config.patch(backed_size_oblivious=False)
+    return found
 
 
 def is_positive(size: int | torch.SymInt) -> bool:

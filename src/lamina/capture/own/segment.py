@@ -75,10 +75,11 @@ class Segment:
                 live.update(node.all_input_nodes)
         return found
 
-    def module(self) -> tuple[GraphModule, list[Any], Any]:
+    def module(self, anew: bool = False) -> tuple[GraphModule, list[Any], Any]:
         """The graph, its inputs without values and the mode of those.
 
-        Each of its nodes has what it gives as the computation of fake tensors says it.
+        Each of its nodes has what it gives as the computation of fake tensors says it; that is made ``anew``, and may
+        raise, where it matters which of these share memory.
         """
         gm = GraphModule(torch.nn.Module(), self.graph)
         if self.learnt:
@@ -88,8 +89,9 @@ class Segment:
             with mode, unhooked(), asking_numbers(mode):
                 Examples(gm).run(*fakes)
             return gm, fakes, mode
-        if self.stand_ins.copied:
-            with self.mode, unhooked(), contextlib.suppress(Exception):  # it was computed call by call
+        if self.stand_ins.copied or anew:
+            forgiven = contextlib.nullcontext() if anew else contextlib.suppress(Exception)
+            with self.mode, unhooked(), forgiven:  # it was computed call by call
                 Examples(gm).run(*self.fakes)
         return gm, self.fakes, self.mode
 

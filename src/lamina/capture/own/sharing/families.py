@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,23 +71,36 @@ class Families:
                 return None
             family.tries += 1
             samples = sorted([numbers, *reversed(alike)], key=lambda s: sum(s[at] in (0, 1) for at in varying))
-            try:
-                form = Form(segment, outline, samples, varying)
-            except Exception:
+            form = _made(segment, outline, samples, varying, family.fixed)
+            if form is not None:
+                try:
+                    form.compile(backend)
+                except Exception:  # the graph by itself tells
+                    return None
+                family.forms.insert(0, form)
+                family.fixed |= form.fixed()
+                return _bound(form, segment, numbers)
+            if not family.fixed.intersection(varying):
                 return None
-            if fixed := form.fixed():
-                family.fixed |= fixed
-                continue
-            if _bound(form, segment, numbers) is None:
-                return None
-            form.compile(backend)
-            family.forms.insert(0, form)
-            return _bound(form, segment, numbers)
         return None
+
+
+def _made(
+    segment: Segment, outline: Outline, samples: list[tuple[int, ...]], varying: list[int], fixed: set[int]
+) -> Form | None:
+    """A form that stands for a graph, not compiled yet; ``fixed`` receives the positions that cannot vary."""
+    for sizes_open in (True, False):
+        with contextlib.suppress(Exception):
+            form = Form(segment, outline, samples, varying, sizes_open)
+            fixed |= form.fixed()
+            if _bound(form, segment, tuple(outline.numbers)) is not None:
+                return form
+    return None
 
 
 def _bound(form: Form, segment: Segment, numbers: tuple[int, ...]) -> Bound | None:
     values = form.values(numbers)
-    if values is None or not form.does_the_same(segment, values):
-        return None
-    return Bound(form, values)
+    with contextlib.suppress(Exception):
+        if values is not None and form.does_the_same(segment, values):
+            return Bound(form, values, segment.graph)
+    return None

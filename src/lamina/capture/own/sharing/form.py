@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,17 +25,25 @@ class Form:
     """A graph of the family of ``outline`` whose integers at the positions ``varying`` are inputs.
 
     Positions that have had the same number in all ``samples``, the first of which the graph is traced with, are one
-    input, so that they have to be one number in each graph that it stands for. Raises whatever tracing raises.
+    input, so that they have to be one number in each graph that it stands for. ``sizes_open``: it is to stand for
+    sizes of 1, too. Raises whatever tracing raises.
     """
 
-    def __init__(self, segment: Segment, outline: Outline, samples: list[tuple[int, ...]], varying: list[int]) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        outline: Outline,
+        samples: list[tuple[int, ...]],
+        varying: list[int],
+        sizes_open: bool = True,
+    ) -> None:
+        self.open = assuming_no_size if sizes_open else contextlib.nullcontext
         self.symbols = Symbols()
         self.constants = {at: samples[0][at] for at in range(len(samples[0])) if at not in set(varying)}
         self.places: list[list[int]] = []
         self.given: list[torch.SymInt] = []
         self._samples, self._of = samples, dict[int, int]()
         self.run: Callable[..., Any] | None = None
-        self.told = 0
         group: dict[tuple[int, ...], int] = {}
         derived = self._derived(segment, set(varying))
         for at in varying:
@@ -102,14 +111,13 @@ class Form:
             segment, graph, [self.constants[at] if at in self.constants else inputs[self._of[at]] for at in rest]
         )
         self.gm = GraphModule(torch.nn.Module(), graph)
-        with assuming_no_size(), mode, unhooked(), asking_numbers(mode):
+        with self.open(), mode, unhooked(), asking_numbers(mode):
             Examples(self.gm).run(*self.given, *self.fakes)
 
     def compile(self, backend: Backend) -> None:
         """Have the graph compiled."""
-        with assuming_no_size(), compiling(self.symbols.mode):
+        with self.open(), compiling(self.symbols.mode):
             self.run = backend(self.gm, [*self.given, *self.fakes])
-        self.told = self.symbols.asked
 
     def fixed(self) -> set[int]:
         """Positions of integers that were to be inputs and that the graph does not work without knowing."""
@@ -132,9 +140,7 @@ class Form:
 
     def does_the_same(self, segment: Segment, values: tuple[int, ...]) -> bool:
         """Whether what each call of the graph gives looks as it does in this form, and shares the same memory."""
-        gm = GraphModule(torch.nn.Module(), segment.graph)
-        with segment.mode, unhooked():
-            Examples(gm).run(*segment.fakes)
+        gm, _, _ = segment.module(anew=True)
         found, known = _looks(gm), dict(zip(self.symbols.names, values, strict=True))
         return len(found) == len(self.looks) and all(
             (kind, numbers, group) == (of, tuple(evaluated(number, known) for number in told), share)
@@ -156,11 +162,18 @@ def _looks(gm: GraphModule) -> list[tuple[Any, tuple[Any, ...], int]]:
 
 @dataclass(slots=True)
 class Bound:
-    """A ``form`` with the integers of one graph."""
+    """A ``form`` with the integers of one ``graph``."""
 
     form: Form
     values: tuple[int, ...]
+    graph: Graph
+    asked: int = -1
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        assert self.form.run is not None
-        return self.form.run(*self.values, *inputs)
+        form = self.form
+        if self.asked != form.symbols.asked:  # a backward that was compiled since may rest on more
+            if not form.symbols.hold(self.values):
+                return GraphModule(torch.nn.Module(), self.graph)(*inputs)
+            self.asked = form.symbols.asked
+        assert form.run is not None
+        return form.run(*self.values, *inputs)
