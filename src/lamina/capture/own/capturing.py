@@ -21,7 +21,7 @@ from lamina.capture.own.attributes import deletes_by_code, read_attribute, sette
 from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
 from lamina.capture.own.iterating import advanced, consumable, drawn
-from lamina.capture.own.natives import CONSUMERS, KEEPING, is_of_container, is_seen, runs_the_users
+from lamina.capture.own.natives import CONSUMERS, KEEPING, is_of_container, is_seen, runs_the_users, unbound
 from lamina.capture.own.nested import flat
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.recorder import Recorder
@@ -115,6 +115,7 @@ class CapturingWorld(PlainWorld):
             found = self._asked(function, args)
             if found is not MISSING:
                 return found
+        function, args = unbound(function, args)
         if type(function) is partial:
             return self.interpret(function.func, *function.args, *args, **{**function.keywords, **kwargs})
         if id(function) in CONSUMERS and len(args) == 1 and not kwargs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodWrapperType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, asks, method_asks
 from lamina.capture.own.torch_private import STATE_QUERIES, overridable
 
-__all__ = ["CONSUMERS", "KEEPING", "is_of_container", "is_seen", "runs_the_users", "seen_by_modes"]
+__all__ = ["CONSUMERS", "KEEPING", "is_of_container", "is_seen", "runs_the_users", "seen_by_modes", "unbound"]
 
 _MAKERS = frozenset(
     map(id, (*CONTAINERS, enumerate, zip, map, filter, reversed, super, object, type, property, partial, BaseException))
@@ -52,6 +52,13 @@ def is_seen(function: Any) -> bool:
     if kind is MethodDescriptorType:
         return function.__objclass__ in CONTAINERS or id(function) in seen_by_modes()
     return False
+
+
+def unbound(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """A call without the object of a method of tensors that is written in Python; other calls as they are."""
+    if type(function) is MethodType and isinstance(function.__self__, torch.Tensor) and is_seen(function.__func__):
+        return function.__func__, (function.__self__, *args)
+    return function, args
 
 
 def _is_seen_builtin(function: Any) -> bool:

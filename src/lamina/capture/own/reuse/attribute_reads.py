@@ -103,7 +103,8 @@ class Attributes:
             if name.startswith("_"):
                 trace.end(f"attribute {name} of a tensor is read")
             return self.otherwise(value, name)
-        if isinstance(found, (MethodDescriptorType, WrapperDescriptorType)):
+        seen = type(found) is FunctionType and "handle_torch_function" in found.__code__.co_names
+        if seen or isinstance(found, (MethodDescriptorType, WrapperDescriptorType)):
             if place is not None:
                 self.bare(value)
             return getattr(value, name)

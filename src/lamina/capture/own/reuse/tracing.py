@@ -10,7 +10,7 @@ import torch
 
 from lamina.capture.own.capturing import CapturingWorld
 from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
-from lamina.capture.own.natives import seen_by_modes
+from lamina.capture.own.natives import seen_by_modes, unbound
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.calls import Calls
@@ -134,6 +134,7 @@ class TracingWorld:
             return self.base.call(caller, function, args, kwargs)
         if function is setattr and not kwargs and len(args) == 3:
             return self.change(setattr, *args)
+        function, args = unbound(function, args)
         found = self.numbers.called(caller, function, args, kwargs)
         if found is MISSING and self.trace.ended is None:
             found = self._called(function, args, kwargs)
