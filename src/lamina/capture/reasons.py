@@ -360,3 +360,18 @@ ALWAYS_ANOTHER = FRAMES.add(
     "counter does, versions are of no use, and calls are interpreted.",
     "keep what varies in a tensor",
 )
+INTEGERS_ARE_INPUTS = FRAMES.add(
+    16,
+    "one compiled graph for all that differ in {count:integer}: {numbers}",
+    "With capture own a graph whose sizes or other integers are not those of an earlier one, and that is the same in "
+    "all else, is compiled with what differs as inputs. A later graph for which all that its compilation rests on "
+    "holds, and whose calls give tensors of the same looks and the same memory, runs that.",
+    "",
+)
+VERSION_WITHOUT_GRAPHS = FRAMES.add(
+    17,
+    "another version, without a graph that is compiled for it: {why}",
+    "With capture own a function has a version for each set of facts that its calls were found in. The graphs of this "
+    "one were compiled before.",
+    "",
+)

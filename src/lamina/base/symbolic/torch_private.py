@@ -266,7 +266,7 @@ def is_zero(step: int | torch.SymInt) -> bool:
 
 def _hints_asked() -> contextlib.AbstractContextManager[Any]:
     """Inside, a question about symbols that have values is answered by these and guarded, whatever torch is set to."""
-    found: contextlib.AbstractContextManager[Any] = _config.patch(backed_size_oblivious=False)
+    found: contextlib.AbstractContextManager[Any] = _config.patch(backed_size_oblivious=False)  # type: ignore[attr-defined]
     return found
 
 

@@ -25,8 +25,9 @@ from lamina.capture.own.reuse.driver import state_of_torch
 from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.own.reuse.tracing import TracingWorld
 from lamina.capture.own.reuse.versions import Versions
+from lamina.capture.own.sharing.families import Families
 from lamina.capture.own.torch_private import in_ordinary_state, recording, seen_by_dynamo
-from lamina.capture.reasons import BY_DYNAMO, NO_TENSOR_CALLS, OTHER_STATE
+from lamina.capture.reasons import BY_DYNAMO, INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS, OTHER_STATE
 from lamina.errors import GraphBroken
 from lamina.record import Record
 
@@ -101,7 +102,7 @@ class _Entry:
     ) -> None:
         self.target, self.record, self.fullgraph = target, record, fullgraph
         self.log = CaptureLog(record)
-        self.regions = Regions(partial(_noted, backend, self.log))
+        self.regions = Regions(partial(_noted, backend, self.log), families=Families(self._note_inputs))
         self.noted: set[str] = set()
         name = getattr(target, "__name__", type(target).__name__)
         self.subject = (str(name),)
@@ -119,6 +120,7 @@ class _Entry:
         return self._interpreted(args, kwargs) if found is MISSING else found
 
     def _interpreted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        graphs = self.log.graphs
         recorder = Recorder(self.regions, lambda: _user_line(machine), lambda: machine.watch(), self.fullgraph)
         varying = self.versions.varying
         trace = Trace(lambda: _place(machine), state_of_torch(), varying) if self.versions.wanted else None
@@ -146,7 +148,7 @@ class _Entry:
         self._tell(result)
         if trace is not None:
             with self.record.harmless("capture"):
-                self.versions.add(trace, result)
+                self.versions.add(trace, result, self.log.graphs > graphs)
         return result
 
     def _refuse(self, recorder: Recorder) -> None:
@@ -174,6 +176,12 @@ class _Entry:
             with self.record.harmless("capture"):
                 self.log.empty = self.log.empty or NO_TENSOR_CALLS()
                 self.log.tell_nothing_compiled()
+
+    def _note_inputs(self, count: int, numbers: str) -> None:
+        """Note which integers are inputs of a graph."""
+        with self.record.harmless("capture"):
+            told = INTEGERS_ARE_INPUTS(count=count, numbers=numbers)
+            self._note(f"inputs {numbers}", Decision("capture", self.subject, True, told))
 
     def _note(self, name: str, decision: Decision) -> None:
         if name not in self.noted:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.guards.library import Library
 from lamina.capture.own.reuse.differences import reason_of
@@ -14,7 +15,7 @@ from lamina.capture.own.reuse.driver import Driver, Miss, Run, cannot_tell, stat
 from lamina.capture.own.reuse.expressions import Unbuildable
 from lamina.capture.own.reuse.facts import Fact
 from lamina.capture.own.reuse.trace import Trace
-from lamina.capture.reasons import ALWAYS_ANOTHER, FORGOTTEN, INTERPRETED, REUSED
+from lamina.capture.reasons import ALWAYS_ANOTHER, FORGOTTEN, INTERPRETED, REUSED, VERSION_WITHOUT_GRAPHS
 from lamina.record import Record
 
 __all__ = ["Versions"]
@@ -100,8 +101,8 @@ class Versions:
         self.drivers = drivers
         self.first = drivers[0].quick if drivers else cannot_tell
 
-    def add(self, trace: Trace, result: Any) -> None:
-        """Make a version of a call that was traced."""
+    def add(self, trace: Trace, result: Any, compiled: bool = True) -> None:
+        """Make a version of a call that was traced, for which graphs were ``compiled`` or not."""
         missed, self._missed = self._missed, None
         differs, self._differs = self._differs, None
         trace.finish(state_of_torch())
@@ -116,14 +117,20 @@ class Versions:
             return
         self._note_once("reused", Decision("capture", self.subject, True, REUSED(count=len(trace.facts.facts))))
         if missed is not None and missed[0] is not None:
-            self.record.note(
-                "", "capture", Decision("recompile", self.subject, True, reason_of(missed[0], *missed[1:]))
-            )
+            self._note_version(reason_of(missed[0], *missed[1:]), compiled)
         self._keep([*made, *self.drivers])
         uses = self.uses
         self.unused = 1 if uses > self._seen else self.unused + 1
         self._seen = uses
         self._limit(missed)
+
+    def _note_version(self, why: Reason, compiled: bool) -> None:
+        """Note the fact for which there is one version more."""
+        if compiled:
+            self.record.note("", "capture", Decision("recompile", self.subject, True, why))
+        else:
+            told = VERSION_WITHOUT_GRAPHS(why=str(why))
+            self.record.note("", "capture", Decision("capture", self.subject, True, told))
 
     def _has_ended(self, why: str) -> None:
         self.ended += 1

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
+from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.segment import Segment
 from lamina.capture.own.sharing.form import Bound, Form
 from lamina.capture.own.sharing.outline import Outline
@@ -16,11 +17,8 @@ from lamina.capture.own.sharing.outline import Outline
 __all__ = ["Families"]
 
 Backend = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
-_MOST_TRIES = 6
-"""Forms that one family gets, working or not."""
-_MOST_SAMPLES = 8
-"""Graphs of one family whose integers are kept."""
-_MOST_FAMILIES = 1024
+_MOST = 8
+"""Forms that one family gets, graphs of it whose integers are kept, and integers that are named."""
 
 
 @dataclass(slots=True)
@@ -37,10 +35,11 @@ class Family:
 
 
 class Families:
-    """What is known of graphs that differ in integers only; ``told`` is given what is decided of one."""
+    """What is known of graphs that differ in integers only; ``told`` is given how many, and which, are inputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[int, str], None] = lambda count, numbers: None) -> None:
         self.found: dict[Any, Family] = {}
+        self.told = told
 
     def compiled(self, segment: Segment, outputs: list[Node], backend: Backend) -> Callable[..., Any] | None:
         """A form that stands for a graph, which is made if there is none; None if it is to be compiled by itself."""
@@ -50,7 +49,7 @@ class Families:
         numbers = tuple(outline.numbers)
         family = self.found.get(outline.family)
         if family is None:
-            if len(self.found) >= _MOST_FAMILIES:
+            if len(self.found) >= MOST_KEPT:
                 self.found.clear()
             self.found[outline.family] = Family([numbers])
             return None
@@ -59,12 +58,12 @@ class Families:
             if bound is not None:
                 return bound
         bound = self._new_form(segment, outline, family, backend)
-        family.samples = [*family.samples[1 - _MOST_SAMPLES :], numbers]
+        family.samples = [*family.samples[1 - _MOST :], numbers]
         return bound
 
     def _new_form(self, segment: Segment, outline: Outline, family: Family, backend: Backend) -> Bound | None:
         numbers = tuple(outline.numbers)
-        while family.tries < _MOST_TRIES:
+        while family.tries < _MOST:
             alike = [s for s in family.samples if all(s[at] == numbers[at] for at in family.fixed)]
             varying = [at for at, number in enumerate(numbers) if any(s[at] != number for s in alike)]
             if not varying:
@@ -79,6 +78,7 @@ class Families:
                     return None
                 family.forms.insert(0, form)
                 family.fixed |= form.fixed()
+                self.told(len(form.places), ", ".join(outline.name(places[0]) for places in form.places[:_MOST]))
                 return _bound(form, segment, numbers)
             if not family.fixed.intersection(varying):
                 return None

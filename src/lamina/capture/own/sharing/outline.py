@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from torch.fx import Graph, Node
@@ -12,11 +13,8 @@ from lamina.capture.own.torch_calls import name_of
 
 __all__ = ["Outline", "with_numbers"]
 
-_SHAPE, _STRIDE = 3, 4
-"""Positions in what ``look`` tells."""
 _COMPUTED_OTHERWISE = frozenset(("pow", "pow_", "__pow__", "__rpow__", "__ipow__", "float_power", "ldexp"))
 """Functions that compute in another way for some integers: squares are products."""
-_LARGEST = 2**62
 
 
 class Outline:
@@ -28,6 +26,8 @@ class Outline:
 
     def __init__(self, segment: Segment, outputs: list[Node]) -> None:
         self.numbers: list[int] = []
+        self._names: list[str] = []
+        self._tensors = 0
         looks = tuple(map(self._look, segment.looks))
         self.sizes = len(self.numbers)
         calls = tuple(map(self._call, segment.key))
@@ -36,19 +36,29 @@ class Outline:
     @property
     def fits_in_words(self) -> bool:
         """Whether integers of tracing may be these numbers."""
-        return all(-_LARGEST < number < _LARGEST for number in self.numbers)
+        return all(-sys.maxsize // 2 < number < sys.maxsize // 2 for number in self.numbers)
+
+    def name(self, at: int) -> str:
+        """What the integer at a position is."""
+        return self._names[at]
 
     def _look(self, look: tuple[Any, ...]) -> Any:
-        shape, stride = look[_SHAPE], look[_STRIDE]
+        kind, dtype, device, shape, stride, *rest = look
+        tensor = f"tensor {self._tensors}"
+        self._tensors += 1
         self.numbers += [*shape, *stride]
+        self._names += [f"{what} {at} of {tensor}" for what in ("size", "stride") for at in range(len(shape))]
         zeros = tuple(number == 0 for number in (*shape, *stride))
-        return *look[:_SHAPE], zeros, *look[_STRIDE + 1 :]
+        return kind, dtype, device, zeros, *rest
 
     def _call(self, entry: tuple[Any, ...]) -> Any:
         if not has_holes(entry):
             return entry
         op, target, args, kwargs = entry
-        return op, target, self._without(args), self._without(kwargs)
+        without = self._without(args), self._without(kwargs)
+        named = target if isinstance(target, str) else name_of(target)
+        self._names += [f"an argument of {named}"] * (len(self.numbers) - len(self._names))
+        return op, target, *without
 
     def _without(self, value: Any) -> Any:
         if type(value) is not tuple:

@@ -18,7 +18,7 @@ __all__ = ["Symbols", "assuming_no_size", "evaluated", "expression", "like"]
 
 def assuming_no_size() -> contextlib.AbstractContextManager[Any]:
     """Within, no symbolic size is taken for 0 or 1 because it was that once, and none is guarded not to be."""
-    found: contextlib.AbstractContextManager[Any] = _config.patch(backed_size_oblivious=True)
+    found: contextlib.AbstractContextManager[Any] = _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
     return found
 
 
