@@ -132,6 +132,7 @@ def compile_recorded(
             fullgraph=fullgraph,
             machine=partial(guard_machine, settings),
             attributes=attributes,
+            sizes_fixed=dynamic is False,
         )
     return compile_callable(
         model,

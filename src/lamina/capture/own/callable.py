@@ -48,15 +48,24 @@ def interpreted_callable(
     fullgraph: bool = False,
     machine: Callable[[], Library | None] = _no_machine,
     attributes: Mapping[str, object] = MappingProxyType({}),
+    sizes_fixed: bool = False,
 ) -> Any:
     """``target``, a function, method or module, with the graphs of its torch calls compiled by ``backend_callable``.
 
     A call is interpreted, and what it reads is noted; a later one for which all of that is the same runs the same
     graphs and writes. What comes back has the ``attributes``. With ``fullgraph`` a call raises ``GraphBroken`` where it
     would end its graph before it returns; what it has done to the program's objects until then stays done. ``machine``
-    gives the guard machine that asks facts, if there is one.
+    gives the guard machine that asks facts, if there is one. With ``sizes_fixed`` each graph is compiled for its own
+    integers.
     """
-    entry_of = partial(_Entry, backend=backend_callable, record=record, fullgraph=fullgraph, machine=machine)
+    entry_of = partial(
+        _Entry,
+        backend=backend_callable,
+        record=record,
+        fullgraph=fullgraph,
+        machine=machine,
+        sizes_fixed=sizes_fixed,
+    )
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target
         return transparent(module, lambda original: _call_of(entry_of(original)), attributes)
@@ -98,11 +107,19 @@ class _Entry:
     """Calls of one target."""
 
     def __init__(
-        self, target: Any, backend: Backend, record: Record, fullgraph: bool, machine: Callable[[], Library | None]
+        self,
+        target: Any,
+        backend: Backend,
+        record: Record,
+        fullgraph: bool,
+        machine: Callable[[], Library | None],
+        sizes_fixed: bool,
     ) -> None:
         self.target, self.record, self.fullgraph = target, record, fullgraph
         self.log = CaptureLog(record)
-        self.regions = Regions(partial(_noted, backend, self.log), families=Families(self._note_inputs))
+        self.regions = Regions(
+            partial(_noted, backend, self.log), families=None if sizes_fixed else Families(self._note_inputs)
+        )
         self.noted: set[str] = set()
         name = getattr(target, "__name__", type(target).__name__)
         self.subject = (str(name),)

@@ -58,14 +58,17 @@ _MOST_REGIONS = 256
 
 @dataclass(slots=True)
 class Regions:
-    """The graphs of one callable that were compiled, by what they compute; ``calls`` counts the calls recorded."""
+    """The graphs of one callable that were compiled, by what they compute; ``calls`` counts the calls recorded.
+
+    ``families`` has those that differ in integers only, unless each is to be compiled by itself.
+    """
 
     backend: Backend
     compiled: dict[Any, Callable[..., Any] | None] = field(default_factory=dict)
     calls: int = 0
     native: int = 0
     of_thread: Any = field(default_factory=threading.local)
-    families: Families = field(default_factory=Families)
+    families: Families | None = None
 
     def fakes(self) -> Fakes:
         """Those of the thread: a mode is entered by one thread at a time."""
@@ -374,7 +377,9 @@ class Recorder(TorchFunctionMode):
             return None
         segment.graph.output(tuple(outputs))
         calls = GraphModule(torch.nn.Module(), segment.graph).forward if segment.writes else None
-        compiled = self.regions.families.compiled(segment, outputs, self.regions.backend)
+        families, compiled = self.regions.families, None
+        if families is not None:
+            compiled = families.compiled(segment, outputs, self.regions.backend)
         if compiled is None:
             SET_GRAD(segment.state[0])
             gm, fakes, mode = segment.module()

@@ -1,0 +1,156 @@
+"""Sizes and integers that vary: how often graphs are compiled for them, and that results are those of eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lamina import compile as lamina_compile
+from lamina.capture.own.callable import interpreted_callable
+from lamina.record import Record
+from tests.capture.own.machines import MACHINES
+from tests.capture.own.sized_programs import difference
+
+SEEDS = 80
+
+
+class Counted:
+    """A callable of the own front end whose backend counts the graphs that it is given."""
+
+    def __init__(self, target, **options):
+        self.graphs, self.record = [], Record()
+
+        def backend(gm, fakes):
+            self.graphs.append(gm)
+            return gm.forward
+
+        self.call = interpreted_callable(target, backend_callable=backend, record=self.record, **options)
+
+    def reasons(self, code):
+        return [str(d.reason) for d in self.record.decisions() if d.code == code]
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.places, self.project, self.out = nn.Embedding(64, 16), nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        x = x + self.places(torch.arange(length))
+        q, k, v = (part.view(batch, length, 4, 4).transpose(1, 2) for part in self.project(x).split(width, 2))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(y.transpose(1, 2).contiguous().view(batch, length, width))
+
+
+def test_batch_sizes_take_two_compilations() -> None:
+    net = nn.Sequential(nn.Linear(16, 8), nn.GELU(), nn.LayerNorm(8))
+    counted = Counted(net)
+    for batch in (4, 8, 1, 2, 16):
+        x = torch.randn(batch, 16)
+        torch.testing.assert_close(counted.call(x), net(x))
+    assert len(counted.graphs) == 2
+    assert "size 0 of tensor 0" in counted.reasons("LM1216")[0]
+    assert len(counted.record.decisions("recompile")) == 1
+
+
+def test_mixed_batches_and_sequences_take_three_compilations() -> None:
+    torch.manual_seed(0)
+    net = Attention()
+    counted = Counted(net)
+    for batch, length in ((4, 8), (2, 8), (2, 16), (1, 32), (8, 1), (3, 5)):
+        x = torch.randn(batch, length, 16)
+        torch.testing.assert_close(counted.call(x), net(x))
+    assert len(counted.graphs) <= 3
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_compiled_graphs_with_sizes_as_inputs_compute_what_eager_does(grad: bool) -> None:
+    torch.manual_seed(0)
+    net = Attention()
+    compiled = lamina_compile(net, options={"capture": "own"})
+    for batch, length in ((4, 8), (2, 16), (1, 8), (3, 1)):
+        x = torch.randn(batch, length, 16)
+        with torch.set_grad_enabled(grad):
+            found, wanted = compiled(x), net(x)
+        torch.testing.assert_close(found, wanted)
+        if grad:
+            given = torch.randn_like(wanted)
+            parameters = list(net.parameters())
+            for one, other in zip(
+                torch.autograd.grad(found, parameters, given),
+                torch.autograd.grad(wanted, parameters, given),
+                strict=True,
+            ):
+                torch.testing.assert_close(one, other)
+
+
+def test_dynamic_false_compiles_each_size() -> None:
+    counted = Counted(lambda x: x * 2 + 1, sizes_fixed=True)
+    for size in (2, 3, 4):
+        counted.call(torch.randn(size))
+    assert len(counted.graphs) == 3
+
+
+def test_sizes_that_were_equal_by_accident_are_told_apart() -> None:
+    counted = Counted(lambda x, y: x.sum() + y.sum() + x.shape[0] * 2 - y.shape[0])
+    for one, other in ((2, 2), (3, 3), (3, 5), (7, 4)):
+        x, y = torch.randn(one), torch.randn(other)
+        torch.testing.assert_close(counted.call(x, y), x.sum() + y.sum() + one * 2 - other)
+    assert len(counted.graphs) == 3
+
+
+def test_integers_are_inputs_and_those_that_decide_are_not() -> None:
+    counted = Counted(lambda x, n: x * n)
+    for number in (2, 3, -4, 0, 1, 5):
+        assert torch.equal(counted.call(torch.ones(3), number), torch.ones(3) * number)
+    assert len(counted.graphs) == 2
+    counted = Counted(lambda x, n: x.sum(n))
+    x = torch.randn(2, 3, 4)
+    for number in (0, 1, 2, -1, 0, 1, 2):
+        assert torch.equal(counted.call(x, number), x.sum(number))
+    assert len(counted.graphs) == 4
+
+
+def test_a_size_of_one_shares_no_memory_that_others_would_not() -> None:
+    def written(x):
+        y = x.t().reshape(-1)
+        y.add_(1)
+        return y
+
+    counted = Counted(written)
+    for rows in (3, 4, 1, 5):
+        x = torch.zeros(rows, 3)
+        y = x.clone()
+        assert torch.equal(counted.call(x), written(y))
+        assert torch.equal(x, y)
+
+
+def test_growing_lengths_take_three_compilations() -> None:
+    def step(x, cache):
+        cache = torch.cat([cache, x], 1)
+        scores = (x @ cache.transpose(1, 2)).softmax(-1)
+        return scores @ cache, cache
+
+    counted = Counted(step)
+    cache = other = torch.randn(1, 3, 8)
+    for _ in range(12):
+        x = torch.randn(1, 1, 8)
+        (found, cache), (wanted, other) = counted.call(x, cache), step(x, other)
+        torch.testing.assert_close(found, wanted)
+    assert len(counted.graphs) <= 3
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_random_programs_with_sizes_that_vary_do_what_eager_does(machine: str) -> None:
+    outcomes = [difference(seed, MACHINES[machine]) for seed in range(SEEDS)]
+    wrong = [outcome for outcome in outcomes if outcome.told]
+    assert not wrong, "\n".join(f"{outcome.told}\n{outcome.text}" for outcome in wrong)
+    assert sum(outcome.reused for outcome in outcomes) > SEEDS
+
+
+@pytest.mark.slow
+def test_thousands_of_random_programs_with_sizes_that_vary() -> None:
+    outcomes = (difference(seed, MACHINES["machine"]) for seed in range(SEEDS, 4000))
+    assert [outcome.text for outcome in outcomes if outcome.told] == []
