@@ -142,10 +142,20 @@ class Form:
         """Whether what each call of the graph gives looks as it does in this form, and shares the same memory."""
         gm, _, _ = segment.module(anew=True)
         found, known = _looks(gm), dict(zip(self.symbols.names, values, strict=True))
-        return len(found) == len(self.looks) and all(
-            (kind, numbers, group) == (of, tuple(evaluated(number, known) for number in told), share)
-            for (kind, numbers, group), (of, told, share) in zip(found, self.looks, strict=True)
-        )
+        if len(found) != len(self.looks):
+            return False
+        for (kind, numbers, group), (of, told, share) in zip(found, self.looks, strict=True):
+            if (kind, group) != (of, share) or _layout(numbers) != _layout([evaluated(n, known) for n in told]):
+                return False
+        return True
+
+
+def _layout(numbers: Sequence[int]) -> tuple[Any, ...]:
+    """Sizes, strides and offset of a tensor without the strides that no element's place depends on."""
+    rank = len(numbers) // 2
+    sizes, strides = numbers[:rank], numbers[rank:-1]
+    moves = [size > 1 and 0 not in sizes for size in sizes]
+    return (*sizes, *(stride for stride, matters in zip(strides, moves, strict=True) if matters), numbers[-1])
 
 
 def _looks(gm: GraphModule) -> list[tuple[Any, tuple[Any, ...], int]]:
