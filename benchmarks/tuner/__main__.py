@@ -16,13 +16,13 @@ from pathlib import Path
 
 from benchmarks.report import RESULTS
 from benchmarks.tuner import fleet, gpu, interrupted, repeats
-from benchmarks.tuner.lanes import cores_of
+from benchmarks.tuner.lanes import cores_of, serve
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Take the figures that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("models", "copies", "resume", "gpu", "fleet", "once", "copy", "planted"))
+    parser.add_argument("what", choices=("models", "copies", "resume", "gpu", "fleet", "serve", "planted"))
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=3.0, help="for which a candidate is timed")
@@ -43,13 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return gpu.tuned(args.seconds, to)
     if args.what == "fleet":
         return fleet.compared(args.seconds, to)
-    if args.what == "once":
-        print(json.dumps(repeats.tune_once(args.rest[0], args.seconds)))
-    elif args.what == "copy":
-        print(json.dumps(repeats.tune_copy(args.seconds)))
-    else:
-        table = [(row.candidate.name, row.verdict, row.reason) for row in interrupted.planted(Path(args.rest[0]))]
-        print(json.dumps({"table": table}))
+    if args.what == "serve":
+        return serve(repeats.measured)
+    table = [(row.candidate.name, row.verdict, row.reason) for row in interrupted.planted(Path(args.rest[0]))]
+    print(json.dumps({"table": table}))
     return 0
 
 

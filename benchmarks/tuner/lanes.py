@@ -1,25 +1,31 @@
-"""Commands run side by side, each on cores of its own."""
+"""Jobs run side by side, each on cores of its own, and each in a process that no other has used."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import queue
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["answer", "answers", "cores_of"]
+from lamina.tuner.torch_private import COMPILER
+
+__all__ = ["answer", "answers", "cores_of", "serve"]
 
 LONGEST = 600.0
-"""Seconds after which a command is given up."""
+"""Seconds after which a job is given up."""
 _TOLD = 500
-"""Characters of what a command that failed had written to its error stream."""
+"""Characters of what a job that failed had written to its error stream."""
 
 Words = tuple[str, ...]
+Work = Callable[[Sequence[str]], dict[str, Any]]
 
 
 def cores_of(text: str) -> list[tuple[int, ...]]:
@@ -36,17 +42,22 @@ def answers(
     end = time.monotonic() + seconds
 
     def work(cores: tuple[int, ...]) -> None:
-        while True:
-            with given:
-                job = next(waiting, None) if time.monotonic() < end else None
-            if job is None:
-                done.put(None)
-                return
-            try:
-                done.put((job, answer(job, cores)))
-            except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
-                said = getattr(error, "stderr", None) or str(error)
-                done.put((job, {"failed": str(said)[-_TOLD:]}))
+        with _server(cores) as server:
+            assert server.stdin is not None and server.stdout is not None
+            while True:
+                with given:
+                    job = next(waiting, None) if time.monotonic() < end else None
+                if job is None:
+                    break
+                try:
+                    server.stdin.write(json.dumps(job) + "\n")
+                    server.stdin.flush()
+                    done.put((job, json.loads(server.stdout.readline())))
+                except (OSError, ValueError) as error:
+                    done.put((job, {"failed": str(error)[-_TOLD:]}))
+                    break
+            server.stdin.close()
+        done.put(None)
 
     for lane in lanes:
         threading.Thread(target=work, args=(lane,), daemon=True).start()
@@ -59,13 +70,53 @@ def answers(
             yield found
 
 
+def _server(cores: tuple[int, ...]) -> subprocess.Popen[str]:
+    line, environment = _on(cores, ("serve",))
+    return subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def serve(work: Work) -> int:
+    """Read jobs, a line of JSON each, and print what ``work`` gives for each in a process of its own.
+
+    Those processes, and those that a job starts for its candidates, are forks of a server that has loaded its modules
+    and done nothing else.
+    """
+    context: Any = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([work.__module__, *COMPILER])
+    for line in sys.stdin:
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(work, json.loads(line), theirs))
+        process.start()
+        theirs.close()
+        try:
+            said = ours.recv() if ours.poll(LONGEST) else {"failed": f"no answer within {LONGEST:g} s"}
+        except EOFError:
+            said = {"failed": "its process ended"}
+        process.kill()
+        process.join()
+        print(json.dumps(said), flush=True)
+    return 0
+
+
+def _work(work: Work, words: Sequence[str], pipe: Connection) -> None:
+    os.dup2(2, 1)  # what is printed is not an answer
+    try:
+        pipe.send(work(words))
+    except Exception:
+        pipe.send({"failed": traceback.format_exc()[-_TOLD:]})
+
+
 def answer(words: Words, cores: tuple[int, ...] = ()) -> dict[str, Any]:
     """The last line that ``python -m benchmarks.tuner`` prints, as JSON; on ``cores``, with as many threads."""
-    line = [sys.executable, "-m", "benchmarks.tuner", *words]
-    environment = dict(os.environ)
-    if cores:
-        line = ["taskset", "-c", ",".join(map(str, cores)), *line]
-        environment["OMP_NUM_THREADS"] = str(len(cores))
+    line, environment = _on(cores, words)
     done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=LONGEST, env=environment)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def _on(cores: tuple[int, ...], words: Words) -> tuple[list[str], dict[str, str]]:
+    line = [sys.executable, "-m", "benchmarks.tuner", *words]
+    if not cores:
+        return line, dict(os.environ)
+    environment = os.environ | {"OMP_NUM_THREADS": str(len(cores))}
+    return ["taskset", "-c", ",".join(map(str, cores)), *line], environment

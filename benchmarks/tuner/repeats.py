@@ -25,7 +25,7 @@ from lamina.tuner.samples import samples_of
 from lamina.tuner.timing import Clock, race
 from lamina.tuner.values import Candidate
 
-__all__ = ["CANDIDATES", "copied_model", "copies", "models", "tune_copy", "tune_once"]
+__all__ = ["CANDIDATES", "copied_model", "copies", "measured", "models", "tune_copy", "tune_once"]
 
 CANDIDATES = (
     Candidate("lamina", "lamina", cost=2),
@@ -67,10 +67,16 @@ def tune_once(name: str, seconds: float) -> dict[str, Any]:
     }
 
 
+def measured(words: Sequence[str]) -> dict[str, Any]:
+    """What one run gives: "once", a model and seconds, or "copy" and seconds."""
+    what, *rest = words
+    return tune_once(rest[0], float(rest[1])) if what == "once" else tune_copy(float(rest[0]))
+
+
 def models(runs: int, seconds: float, only: str, lanes: Sequence[tuple[int, ...]], most: float, to: Path) -> int:
     """Tune each model ``runs`` times, or as often as ``most`` seconds allow; 1 if a tuned one is slower than eager."""
     names = [name for name in MODELS if only in name]
-    jobs = (("once", name, "--seconds", str(seconds)) for _ in range(runs) for name in names)
+    jobs = (("once", name, str(seconds)) for _ in range(runs) for name in names)
     told: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     failed: list[dict[str, str]] = []
     for (_, name, *_), found in answers(jobs, lanes, most):
@@ -143,7 +149,7 @@ def _by_fits_and_starts() -> None:
 
 def copies(seconds: float, lanes: Sequence[tuple[int, ...]], most: float, to: Path) -> int:
     """Tune a model whose one candidate is its copy, 50 times under load; 1 if more than two call it faster."""
-    jobs = (("copy", "--seconds", str(seconds)) for _ in range(OF_COPIES))
+    jobs = (("copy", str(seconds)) for _ in range(OF_COPIES))
     told = [found for _, found in answers(jobs, lanes, most)]
     verdicts = Counter(str(found.get("verdict", "failed to run")) for found in told)
     print(f"a model against its copy under load, {len(told)} runs: {dict(verdicts)}")

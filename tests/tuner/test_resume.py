@@ -83,7 +83,7 @@ def tuned(folder: Path, at: Callable[[str], None], measured: Path) -> None:
         return run
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "Processes", lambda subject: Planned(at, done))
+        patch.setattr(search, "Processes", lambda subject, preload: Planned(at, done))
         patch.setattr(journal, "_write", halved(journal._write))
         patch.setattr(search, "refusal", stops("the choice is verified", result.refusal))
         patch.setattr(files.os, "replace", stops("it is saved", os.replace))
@@ -167,7 +167,7 @@ def test_two_runs_on_one_journal_share_the_work(tmp_path: Path) -> None:
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "Processes", lambda subject: Planned(at, measured.append))
+        patch.setattr(search, "Processes", lambda subject, preload: Planned(at, measured.append))
         threads = [threading.Thread(target=run) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -289,7 +289,7 @@ def test_a_row_that_a_limit_ended_holds_for_no_larger_limit(
         lamina.tune(two_parts(), batch(), candidates=(QUICK,), modules=False, journal=book, **given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "Processes", lambda subject: Ended(asked.append, asked.append))
+        patch.setattr(search, "Processes", lambda subject, preload: Ended(asked.append, asked.append))
         tune(less)
         assert asked == ["eager", "quick"]
         tune(less)

@@ -151,7 +151,7 @@ def test_another_choice_of_a_file_runs_no_code_either(tmp_path: Path) -> None:
 
 
 def test_a_journal_does_not_say_what_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "Processes", lambda subject: Planned(lambda name: None, lambda name: None))
+    monkeypatch.setattr(search, "Processes", lambda subject, preload: Planned(lambda name: None, lambda name: None))
     book = tmp_path / "journal"
     given = {"candidates": (QUICK,), "modules": False, "journal": book}
     lamina.tune(two_parts(), torch.ones(2), **given)

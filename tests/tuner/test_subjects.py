@@ -232,7 +232,7 @@ def test_the_fastest_must_be_faster_than_a_simpler_one_in_one_process(
     speeds = {"eager": 1.0, "simple": 1.5, "best": 1.9}
 
     class Planned(Processes):
-        def __init__(self, subject: Any) -> None:
+        def __init__(self, subject: Any, preload: Any) -> None:
             pass
 
         def run(self, job: Job, seconds: float, stage: Any = None) -> Row:

@@ -80,7 +80,7 @@ def test_a_budget_holds(takes: float, build: float, monkeypatch: pytest.MonkeyPa
     time = [1000.0]
     monkeypatch.setattr(search, "CLOCK", Time(lambda: time[0], lambda seconds: None))
     slow = Slow(time, takes, build)
-    monkeypatch.setattr(search, "Processes", lambda subject: slow)
+    monkeypatch.setattr(search, "Processes", lambda subject, preload: slow)
     candidates = [Candidate(str(k), "import", {"target": "tests.tuner.models:quick"}) for k in range(300)]
 
     def tuned(budget: str, **given: Any) -> Any:

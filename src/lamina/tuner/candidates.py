@@ -16,7 +16,7 @@ from lamina.tuner.parts import tensors_of
 from lamina.tuner.programs import Subject
 from lamina.tuner.values import Candidate, parts_in
 
-__all__ = ["candidates_for", "device_of", "drawing_alike", "lacking"]
+__all__ = ["by_torch", "candidates_for", "device_of", "drawing_alike", "lacking"]
 
 
 _EAGERS = ("channels-last", "autocast", "tf32")
@@ -105,6 +105,11 @@ def _lossy(subject: Subject, device: torch.device) -> list[Candidate]:
 
 def _convolves(owner: nn.Module) -> bool:
     return any(isinstance(m, (nn.Conv2d, nn.ConvTranspose2d)) for m in owner.modules())
+
+
+def by_torch(candidate: Candidate) -> bool:
+    """Whether torch's own compiler runs a candidate."""
+    return candidate.kind == "torch.compile" or dict(candidate.settings).get("compiled") == "torch"
 
 
 def lacking(candidate: Candidate) -> str:

@@ -16,6 +16,8 @@ CLEARLY = 0.05
 """By how much a candidate must be faster than a simpler one, with both timed in one process, to be taken instead."""
 _NEAR = 0.3
 """By how much the same candidate may be slower in another process, where it has other memory and other neighbours."""
+_BEHIND = 0.1
+"""A candidate that is this much slower in its process is not held against a simpler one that it would have to beat."""
 
 
 def choose(rows: Sequence[Row], objective: Objective) -> Row:
@@ -29,35 +31,62 @@ def choose(rows: Sequence[Row], objective: Objective) -> Row:
         raise BadArgument(f"no candidate keeps the limits of {objective}: {why}", remedy="allow more, or drop a limit")
     if objective.metric == "memory":
         return _least_memory(allowed)
-    # What cannot be told from eager has eager's speed: a lucky median must not win.
-    best_row, best = max(allowed, key=lambda pair: _speed(*pair))
-    level = {name for name, verdict in best_row.against if verdict != "faster"}
-    equals = [row for row, f in allowed if row.candidate.name in level or _as_fast(row, f, best_row, best)]
-    return min(equals, key=lambda row: row.candidate.cost)
+    taken, *others = _near_the_fastest(allowed)
+    for other in others:
+        known = _verdict(other, taken)
+        if known == "faster" or (not known and _is_faster(other, taken)):
+            taken = other
+    return taken
 
 
 def contest(rows: Sequence[Row], objective: Objective) -> tuple[Row, Row] | None:
-    """The fastest row, and the simplest that may be as fast, which are to be timed in one process; None if there is
-    nothing to settle: ratios of two processes differ by more than their intervals tell.
+    """A row, and the simpler one that is taken unless it is faster, which are to be timed in one process; None if there
+    is nothing to settle: ratios of two processes differ by more than their intervals tell.
     """
     allowed = _allowed(rows, objective)
     if not allowed or objective.metric == "memory":
         return None
-    best, figures = max(allowed, key=lambda pair: _speed(*pair))
-    chosen, known = choose(rows, objective), {name for name, _ in best.against}
-    least = _speed(best, figures) * (1.0 - _NEAR)
-    simpler = [
-        row
-        for row, f in allowed
-        if row.verdict == "faster" and row is not best and row.candidate.name not in known and _speed(row, f) >= least
-    ]
-    places = {id(row): place for place, row in enumerate(rows)}
+    taken, *others = _near_the_fastest(allowed)
+    for other in others:
+        known = _verdict(other, taken)
+        if not known:
+            return other, taken
+        taken = other if known == "faster" else taken
+    return None
 
-    def order(row: Row) -> tuple[int, int]:
-        return row.candidate.cost, places[id(row)]
 
-    first = min(simpler, key=order, default=None)
-    return (best, first) if first is not None and order(first) < order(chosen) else None
+def _near_the_fastest(allowed: list[tuple[Row, Figures]]) -> list[Row]:
+    """The rows that may be the fastest, the simplest first: each has to be faster than what is taken before it.
+
+    Where the fastest is faster than eager these are such that are so too. What cannot be told from eager has eager's
+    speed: a lucky median must not win.
+    """
+    best_row, best = max(allowed, key=lambda pair: _speed(*pair))
+    wins = best_row.verdict == "faster"
+    least = _speed(best_row, best) * (1.0 - (_NEAR if wins else ALIKE))
+    near = [row for row, f in allowed if _speed(row, f) >= least and (row.verdict == "faster" or not wins)]
+    return sorted(near, key=lambda row: row.candidate.cost)
+
+
+def _verdict(row: Row, simpler: Row) -> str:
+    """What came of a row against a simpler one; "" if nothing is known and they have to be timed in one process."""
+    if row.verdict != "faster":
+        return "tie"  # nothing is faster than eager here
+    found = dict(row.against).get(simpler.candidate.name, "")
+    behind = row.figures is not None and simpler.figures is not None and _far_behind(row.figures, simpler.figures)
+    return found or ("slower" if behind else "")
+
+
+def _far_behind(mine: Figures, other: Figures) -> bool:
+    return mine.speedup.middle < other.speedup.middle * (1.0 - _BEHIND)
+
+
+def _is_faster(row: Row, simpler: Row) -> bool:
+    """Whether the figures of two processes say so, where the two were not timed in one."""
+    mine, other = row.figures, simpler.figures
+    if mine is None or other is None:
+        return False
+    return mine.speedup.middle > other.speedup.middle * (1.0 + ALIKE) and mine.speedup.low > other.speedup.middle
 
 
 def _timed(rows: Sequence[Row]) -> list[tuple[Row, Figures]]:
@@ -70,11 +99,6 @@ def _allowed(rows: Sequence[Row], objective: Objective) -> list[tuple[Row, Figur
 
 def _speed(row: Row, figures: Figures) -> float:
     return figures.speedup.middle if row.verdict in ("faster", "slower") else 1.0
-
-
-def _as_fast(row: Row, figures: Figures, best_row: Row, best: Figures) -> bool:
-    mine, top = _speed(row, figures), _speed(best_row, best)
-    return mine >= top * (1.0 - ALIKE) or (row.verdict == "faster" and mine >= best.speedup.low)
 
 
 def _least_memory(allowed: list[tuple[Row, Figures]]) -> Row:

@@ -9,7 +9,7 @@ import pickle
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 
 from lamina.errors import BadArgument, LaminaError
 from lamina.tuner.programs import Subject
+from lamina.tuner.statistics import undisturbed
 from lamina.tuner.table import duration
 from lamina.tuner.values import EAGER, Figures, Row
 from lamina.tuner.worker import Job, packed, serve
@@ -41,10 +42,10 @@ class Processes:
 
     A model, inputs and metric that can be pickled are sent to a fresh process; others are there in a fork of this one,
     which is possible as long as no GPU is in use and no gradients are needed. ``subject`` may be as ``packed`` gives
-    it.
+    it. ``preload``: modules that candidates need, loaded once for all of them.
     """
 
-    def __init__(self, subject: Subject | bytes) -> None:
+    def __init__(self, subject: Subject | bytes, preload: Sequence[str] = ()) -> None:
         self._payload: Subject | bytes = subject
         method = "forkserver"
         try:
@@ -60,7 +61,7 @@ class Processes:
         self._context: Any = multiprocessing.get_context(method)
         if method == "forkserver":
             # A server that has torch loaded forks each process in milliseconds.
-            self._context.set_forkserver_preload([serve.__module__])
+            self._context.set_forkserver_preload([serve.__module__, *preload])
 
     def examine(
         self, job: Job, seconds: float, own: Figures | None, stage: Callable[[str], None] = lambda text: None
@@ -78,7 +79,7 @@ class Processes:
             job.rival is not None
             or row.verdict != "faster"
             or figures is None
-            or (own is not None and figures.p50 < own.p50)
+            or (own is not None and undisturbed(figures.timings, figures.p50) < undisturbed(own.timings, own.p50))
         ):
             return row, own
         left = end - time.monotonic()
@@ -86,10 +87,11 @@ class Processes:
         own = own if again is None else again
         if own is None:
             return replace(row, verdict="tie", reason="eager could not be timed without it in the time left"), None
-        if figures.p50 < own.p50:
+        mine, alone = undisturbed(figures.timings, figures.p50), undisturbed(own.timings, own.p50)
+        if mine < alone:
             return row, own
-        told = f"eager takes {duration(figures.baseline)} beside it, and {duration(own.p50)} in a process of its own"
-        return replace(row, verdict="tie", reason=f"{told}; it takes {duration(figures.p50)}"), own
+        told = f"eager takes {duration(figures.baseline)} beside it, and {duration(alone)} in a process of its own"
+        return replace(row, verdict="tie", reason=f"{told}; it takes {duration(mine)}"), own
 
     def run(self, job: Job, seconds: float, stage: Callable[[str], None] = lambda text: None) -> Row:
         """The row of one candidate, after ``seconds`` at most."""

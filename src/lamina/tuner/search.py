@@ -14,7 +14,7 @@ from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
 from lamina.runtime.clock import CLOCK
 from lamina.tuner.arguments import checked, checked_lists, journal_path, seconds_of
-from lamina.tuner.candidates import candidates_for, device_of, drawing_alike, lacking
+from lamina.tuner.candidates import by_torch, candidates_for, device_of, drawing_alike, lacking
 from lamina.tuner.choice import CLEARLY, contest
 from lamina.tuner.fleet import Fleet
 from lamina.tuner.identity import row_key, subject_key
@@ -30,6 +30,7 @@ from lamina.tuner.result import Environment, Result, refusal
 from lamina.tuner.samples import samples_of
 from lamina.tuner.settings import TorchSettings
 from lamina.tuner.table import SPENT
+from lamina.tuner.torch_private import COMPILER
 from lamina.tuner.values import EAGER, Candidate, Figures, Row
 from lamina.tuner.verification import Allowed
 from lamina.tuner.worker import EAGER_FAILED, Job
@@ -51,8 +52,8 @@ _OF_FREE = 0.8
 """Of the memory that is free, what a candidate may take."""
 _MORE_FREE = 1.5
 """Times the memory that a candidate ran out of, from which it is tried again where no limit is given."""
-_CONTESTS = 3
-"""Simpler candidates that the fastest is timed with in one process, at most."""
+_CONTESTS = 6
+"""Pairs of candidates that are timed in one process, at most."""
 _GRACE = 10.0
 """Seconds beyond its time limit in which a candidate of another run has ended."""
 
@@ -127,6 +128,8 @@ def tune(
     known = book.rows()
     with Progress(progress, limits.budget) as told, contextlib.ExitStack() as opened:
         search = _Search(subject, job, limits, book, environment, told, known if resume else None)
+        if sum(by_torch(candidate) for candidate in chosen) > 1:
+            search.preload = COMPILER
         if executor == "ray":
             search.fleet = lambda: opened.enter_context(Fleet(subject, device_of(subject), job.settings.threads))
         rows = search.rows((EAGER,))
@@ -188,6 +191,7 @@ class _Search:
         self.subject = subject
         self.key = subject_key(subject)
         self.processes: Processes | None = None  # made when the first row is not known
+        self.preload: tuple[str, ...] = ()
         self.fleet: Callable[[], Fleet] | None = None
         self.spread: Fleet | None = None  # as well
         self.end = CLOCK.now() + limits.budget
@@ -213,15 +217,15 @@ class _Search:
         return [found[number] for number in range(len(jobs))]
 
     def settled(self, rows: Sequence[Row], goal: Objective) -> list[Row]:
-        """The rows with what came of the fastest against simpler ones that may be as fast, timed in one process."""
+        """The rows with what came of those that may be the fastest against simpler ones, timed in one process."""
         found = list(rows)
         for _ in range(_CONTESTS):
             pair = contest(found, goal)
             if pair is None:
                 break
-            best, simpler = pair
+            better, simpler = pair
             threshold = max(self.job.threshold, CLEARLY)
-            job = replace(self.job, candidate=best.candidate, rival=simpler.candidate, threshold=threshold)
+            job = replace(self.job, candidate=better.candidate, rival=simpler.candidate, threshold=threshold)
             row = self._known(job) or self._measured(job)
             if row.figures is None:
                 break
@@ -229,8 +233,8 @@ class _Search:
             told = (
                 "" if row.verdict == "faster" else f"{row.figures.speedup} of {name} in one process, which is simpler"
             )
-            settled = replace(best, against=(*best.against, (name, row.verdict)), reason=told or best.reason)
-            found = [settled if other is best else other for other in found]
+            settled = replace(better, against=(*better.against, (name, row.verdict)), reason=told or better.reason)
+            found = [settled if other is better else other for other in found]
         return found
 
     def _each(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Row]]:
@@ -308,7 +312,7 @@ class _Search:
         if limit <= 0:
             return Row(job.candidate, "not tried", SPENT)
         if self.processes is None:
-            self.processes = Processes(self.subject)
+            self.processes = Processes(self.subject, self.preload)
         told = self.told
         row, self.own = self.processes.examine(job, limit, self.own, lambda stage: told.stage(job.candidate, stage))
         return self._kept(job, row, limit)

@@ -52,7 +52,7 @@ def parts_of(model: Callable[..., Any], call: Callable[[], Any], device: torch.d
 def _shares(modules: Mapping[str, nn.Module], call: Callable[[], Any], device: torch.device) -> dict[str, float]:
     """Of the time of a call, what passes within each module; modules that are not called have none."""
     found: dict[str, list[float]] = defaultdict(list)
-    for watch in watched(modules, call, device, _CALLS):
+    for watch in watched(modules, call, device, _CALLS if modules else 0):
         for path, seconds in watch.seconds.items():
             found[path].append(seconds / watch.whole)
     return {path: statistics.median(values) for path, values in found.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lamina.tuner.statistics import interval
+from lamina.tuner.statistics import interval, paired
 from lamina.tuner.values import Interval
 
 __all__ = ["Clock", "Race", "race"]
@@ -18,6 +18,10 @@ SHORTEST_SAMPLE = 500e-6
 """Seconds that a sample lasts at least; of faster calls several are one sample."""
 FEWEST, MOST = 24, 1536
 """Rounds before the first look at the intervals, and after the last; each look is at twice as many as before."""
+LONGER = 4.0
+"""Times the given seconds that a race lasts at most which is not decided: the machine is too busy, or it is close."""
+_CACHED = 20e-3
+"""Seconds of a call up to which it matters what ran before it: each sample then follows a call of its own kind."""
 WARM_CALLS = 3
 """Calls of each before the first round, beside those that compiled it."""
 
@@ -60,30 +64,35 @@ class Clock:
 def race(
     eager: Callable[[], Any], candidate: Callable[[], Any], clock: Clock, *, seconds: float, threshold: float
 ) -> Race:
-    """Time both until it is clear which is faster, or ``seconds`` are over.
+    """Time both until it is clear which is faster, or ``seconds`` are over; for ``LONGER`` times as long where the
+    candidate looks faster by then and is not surely so.
 
     A round is a sample of eager, one of the candidate and one of eager again, in changing order. The verdict is
     "faster" or "slower" when the interval of the ratio lies beyond 1 by more than ``threshold`` and by more than the
-    interval of eager against itself reaches; else "tie".
+    interval of eager against itself reaches; else "tie". What is faster is so in more than half of the rounds as well.
     """
     calls: Mapping[str, Callable[[], Any]] = {"eager": eager, "candidate": candidate, "again": eager}
     once = {name: _warmed(call, clock) for name, call in calls.items()}
     counts = {name: max(1, round(SHORTEST_SAMPLE / max(least, 1e-9))) for name, least in once.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
-    end = time.monotonic() + seconds
-    look = FEWEST
+    start = time.monotonic()
+    look, patience = FEWEST, seconds
     while True:
         for name in names:
+            if once[name] < _CACHED:
+                calls[name]()
             samples[name].append(clock.seconds(calls[name], counts[name]))
         names = [*names[1:], names[0]]
-        done = len(samples["eager"])
-        over = done >= MOST or (time.monotonic() >= end and done >= len(names))
-        if done < look and not over:
+        done, spent = len(samples["eager"]), time.monotonic() - start
+        late = spent >= patience and done >= len(names)
+        if done < look and done < MOST and not late:
             continue
-        look *= 2
-        found = _judged(samples, threshold)
-        if over or found.verdict != "tie":
+        look *= 2 if done >= look else 1
+        patience *= 2.0 if late else 1.0
+        over = done >= MOST or patience > LONGER * seconds
+        found, decided, close = _judged(samples, threshold)
+        if over or decided or (not close and patience > seconds):
             return found
 
 
@@ -91,11 +100,16 @@ def _warmed(call: Callable[[], Any], clock: Clock) -> float:
     return min(clock.seconds(call, 1) for _ in range(WARM_CALLS))
 
 
-def _judged(samples: Mapping[str, list[float]], threshold: float) -> Race:
+def _judged(samples: Mapping[str, list[float]], threshold: float) -> tuple[Race, bool, bool]:
+    """The verdict so far, whether it is certain, and whether the candidate may be faster and is not surely so."""
     speedup = interval(samples["eager"], samples["candidate"])
     again = interval(samples["again"], samples["candidate"])
     noise = interval(samples["eager"], samples["again"]).deviation
     needed = max(threshold, noise)
     low, high = min(speedup.low, again.low), max(speedup.high, again.high)
-    verdict = "faster" if low > 1.0 + needed else "slower" if high < 1.0 - needed else "tie"
-    return Race(tuple(samples["candidate"]), tuple(samples["eager"]), speedup, noise, verdict)
+    mostly = paired(samples["eager"], samples["candidate"]) > 1.0
+    verdict = "faster" if low > 1.0 + needed and mostly else "slower" if high < 1.0 - needed else "tie"
+    alike = high < 1.0 + threshold and low > 1.0 - threshold
+    close = speedup.middle > 1.0 + threshold and again.middle > 1.0 + threshold
+    found = Race(tuple(samples["candidate"]), tuple(samples["eager"]), speedup, noise, verdict)
+    return found, verdict != "tie" or alike, close

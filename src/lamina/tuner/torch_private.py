@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 from lamina.runtime.torch_private import version_of
 
-__all__ = ["children_of", "shadow", "slots_of", "stamp_of", "with_forward", "without_hooks"]
+__all__ = ["COMPILER", "children_of", "shadow", "slots_of", "stamp_of", "with_forward", "without_hooks"]
+
+COMPILER = ("torch._inductor.compile_fx",)
+"""Modules that ``torch.compile`` loads in its first call, which takes longer than to compile a small model."""
 
 
 def children_of(module: nn.Module) -> dict[str, nn.Module]:

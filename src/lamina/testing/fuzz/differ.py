@@ -13,7 +13,7 @@ from lamina.base.accuracy import judge
 from lamina.testing.fuzz.observe import Raised, Seen, Trace
 from lamina.testing.fuzz.values import WRITTEN_OVER
 
-__all__ = ["KINDS", "Difference", "differences", "undecided", "unstable"]
+__all__ = ["KINDS", "Difference", "differences", "identical", "undecided", "unstable"]
 
 KINDS = (
     "crash",
@@ -32,6 +32,9 @@ KINDS = (
 
 "rounding" is one more, for what only several draws can decide.
 """
+
+_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers of as many bytes as an element has."""
 
 _UNSTABLE = 0.05
 """Eager's distance from the double-precision result, of the largest element, that only a step in the program explains:
@@ -81,6 +84,35 @@ def differences(eager: Trace, ours: Trace, exact: Trace | None, *, random: bool 
         found += _afterwards(eager, ours, exact)
     found += _states(eager, ours, random or not eager.draws_numbers)
     return found
+
+
+def identical(one: Trace, other: Trace) -> bool:
+    """Whether two runs show the same, bit by bit: what is known of one then holds of the other."""
+    for mine, theirs in ((one.leaves, other.leaves), (one.late, other.late)):
+        if mine.keys() != theirs.keys() or not all(_same_leaf(leaf, theirs[path]) for path, leaf in mine.items()):
+            return False
+    rest = [(t.written, t.sharing, t.same, t.states, t.failed, t.draws_numbers) for t in (one, other)]
+    return rest[0] == rest[1]
+
+
+def _same_leaf(one: Any, other: Any) -> bool:
+    if not isinstance(one, Seen) or not isinstance(other, Seen):
+        # The texts of two NaN are the same, those of two zeros are not.
+        return type(one) is type(other) and repr(one) == repr(other)
+    looks = [(s.kind, s.stride, s.requires_grad, s.leaf, s.inference, s.value.stride()) for s in (one, other)]
+    return looks[0] == looks[1] and _same_bits(one.value, other.value)
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two dense tensors hold the same bits, NaN and signs of zeros included; False where it cannot be told."""
+    if (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device) or one.is_quantized:
+        return False
+    if not (one.is_floating_point() or one.is_complex()):
+        return torch.equal(one, other)
+    if one.is_complex():
+        one, other = torch.view_as_real(one), torch.view_as_real(other)
+    whole = _WHOLE[one.element_size()]
+    return torch.equal(one.contiguous().view(whole), other.contiguous().view(whole))
 
 
 def _is_written_over(leaf: Any) -> bool:
@@ -171,6 +203,8 @@ def _strides(seen: Seen) -> tuple[int, ...]:
 
 
 def _values(path: str, theirs: Tensor, mine: Tensor, exact: Tensor | None) -> list[Difference]:
+    if _same_bits(mine, theirs):
+        return []
     if exact is None or exact.shape != theirs.shape or _says_nothing(theirs, exact):
         exact = theirs.to(torch.complex128 if theirs.is_complex() else torch.float64)
         complaint = judge(mine, theirs, exact)
