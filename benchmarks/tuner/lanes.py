@@ -43,7 +43,8 @@ def answers(
 
     def work(cores: tuple[int, ...]) -> None:
         with _server(cores) as server:
-            assert server.stdin is not None and server.stdout is not None
+            assert server.stdin is not None
+            assert server.stdout is not None
             while True:
                 with given:
                     job = next(waiting, None) if time.monotonic() < end else None
@@ -118,5 +119,6 @@ def _on(cores: tuple[int, ...], words: Words) -> tuple[list[str], dict[str, str]
     line = [sys.executable, "-m", "benchmarks.tuner", *words]
     if not cores:
         return line, dict(os.environ)
-    environment = os.environ | {"OMP_NUM_THREADS": str(len(cores))}
+    count = str(len(cores))
+    environment = os.environ | {"OMP_NUM_THREADS": count, "TORCHINDUCTOR_COMPILE_THREADS": count}
     return ["taskset", "-c", ",".join(map(str, cores)), *line], environment

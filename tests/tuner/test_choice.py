@@ -104,7 +104,12 @@ def test_the_choice_repeats_though_processes_differ() -> None:
     repeated = 0
     for _ in range(100):
         same, other = drawn.uniform(0.7, 6.0), drawn.uniform(0.7, 6.0)
-        truth = {"a": (2, same), "b": (2, other), "a frozen": (3, same), "b tuned": (3, other * drawn.choice((1.0, 1.3)))}
+        truth = {
+            "a": (2, same),
+            "b": (2, other),
+            "a frozen": (3, same),
+            "b tuned": (3, other * drawn.choice((1.0, 1.3))),
+        }
         choices = Counter(tuned(truth, drawn) for _ in range(20))
         repeated += choices.most_common(1)[0][1] >= 19
     assert repeated >= 93

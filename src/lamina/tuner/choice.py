@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lamina.errors import BadArgument
 from lamina.tuner.objective import Objective
+from lamina.tuner.statistics import undisturbed
 from lamina.tuner.values import CHOOSABLE, Figures, Row
 
 __all__ = ["ALIKE", "CLEARLY", "choose", "contest", "pareto"]
@@ -62,9 +63,13 @@ def _near_the_fastest(allowed: list[tuple[Row, Figures]]) -> list[Row]:
     speed: a lucky median must not win.
     """
     best_row, best = max(allowed, key=lambda pair: _speed(*pair))
-    wins = best_row.verdict == "faster"
-    least = _speed(best_row, best) * (1.0 - (_NEAR if wins else ALIKE))
-    near = [row for row, f in allowed if _speed(row, f) >= least and (row.verdict == "faster" or not wins)]
+    if best_row.verdict != "faster":
+        least = _speed(best_row, best) * (1.0 - ALIKE)
+        near = [row for row, f in allowed if _speed(row, f) >= least]
+    else:
+        winners = [(row, f) for row, f in allowed if row.verdict == "faster"]
+        quickest = min((f for _, f in winners), key=_seconds)
+        near = [row for row, f in winners if not (_is_behind(f, best, _NEAR) and _is_behind(f, quickest, _NEAR))]
     return sorted(near, key=lambda row: row.candidate.cost)
 
 
@@ -73,12 +78,20 @@ def _verdict(row: Row, simpler: Row) -> str:
     if row.verdict != "faster":
         return "tie"  # nothing is faster than eager here
     found = dict(row.against).get(simpler.candidate.name, "")
-    behind = row.figures is not None and simpler.figures is not None and _far_behind(row.figures, simpler.figures)
+    behind = row.figures and simpler.figures and _is_behind(row.figures, simpler.figures, _BEHIND)
     return found or ("slower" if behind else "")
 
 
-def _far_behind(mine: Figures, other: Figures) -> bool:
-    return mine.speedup.middle < other.speedup.middle * (1.0 - _BEHIND)
+def _seconds(figures: Figures) -> float:
+    return undisturbed(figures.timings, figures.p50)
+
+
+def _is_behind(mine: Figures, other: Figures, share: float) -> bool:
+    """Whether a candidate is slower by this share, both against eager and by what its calls take: on a busy machine one
+    of the two says little.
+    """
+    left = 1.0 - share
+    return mine.speedup.middle < other.speedup.middle * left and _seconds(mine) * left > _seconds(other)
 
 
 def _is_faster(row: Row, simpler: Row) -> bool:

@@ -50,7 +50,7 @@ class Verified:
 
 @dataclass(slots=True)
 class _Case:
-    """Eager's run of one sample. ``known``: runs that were judged to be right, with what is allowed, and their errors."""
+    """Eager's run of one sample. ``known``: runs found to be right, with what was allowed, and their errors."""
 
     sample: Sample
     runs: Runs
