@@ -83,6 +83,7 @@ def models(runs: int, seconds: float, only: str, lanes: Sequence[tuple[int, ...]
         if "failed" in found:
             failed.append({"model": name, **found})
         else:
+            print(f"{name}: {found['chosen']} after {found['seconds']} s", flush=True)
             told[name].append(found)
     rows = {name: _summary(runs) for name, runs in told.items() if runs}
     content = {
