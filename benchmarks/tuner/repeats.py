@@ -53,7 +53,11 @@ def tune_once(name: str, seconds: float) -> dict[str, Any]:
         call()
     found = race(*calls, Clock(torch.device("cpu")), seconds=seconds, threshold=0.01)
     rows = {
-        row.candidate.name: {"verdict": row.verdict, "speed": row.figures and round(row.figures.speedup.middle, 3)}
+        row.candidate.name: {
+            "verdict": row.verdict,
+            "speed": row.figures and round(row.figures.speedup.middle, 3),
+            "against": dict(row.against),
+        }
         for row in result.rows
     }
     ratio = {name: round(getattr(found.speedup, name), 3) for name in ("middle", "low", "high")}
@@ -83,7 +87,7 @@ def models(runs: int, seconds: float, only: str, lanes: Sequence[tuple[int, ...]
         if "failed" in found:
             failed.append({"model": name, **found})
         else:
-            print(f"{name}: {found['chosen']} after {found['seconds']} s", flush=True)
+            print(f"{name}: {found['chosen']} after {found['seconds']} s; {found['rows']}", flush=True)
             told[name].append(found)
     rows = {name: _summary(runs) for name, runs in told.items() if runs}
     content = {

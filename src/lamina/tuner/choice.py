@@ -13,11 +13,13 @@ __all__ = ["ALIKE", "CLEARLY", "choose", "contest", "pareto"]
 
 ALIKE = 0.02
 """Candidates nearer to each other than this, as a fraction of the better one's figure, are called equal."""
-CLEARLY = 0.05
-"""By how much a candidate must be faster than a simpler one, with both timed in one process, to be taken instead."""
+CLEARLY = 0.1
+"""By how much a candidate must be faster than a simpler one, with both timed in one process, to be taken instead: the
+same candidate differs by as much from process to process, so that nobody would see less.
+"""
 _NEAR = 0.3
 """By how much the same candidate may be slower in another process, where it has other memory and other neighbours."""
-_BEHIND = 0.1
+_BEHIND = 0.15
 """A candidate that is this much slower in its process is not held against a simpler one that it would have to beat."""
 
 
