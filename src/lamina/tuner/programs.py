@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from lamina.base.reference import copied
 from lamina.errors import BadArgument
-from lamina.tuner.objects import opened, spent
+from lamina.tuner.attributes import Attributes, changed_containers
+from lamina.tuner.objects import Unseen, has_iterators, opened, shown
 from lamina.tuner.parts import tensors_of
 from lamina.tuner.samples import Sample
 
@@ -44,18 +45,35 @@ class Built:
     owner: nn.Module | None = None
 
 
-def program(call: Callable[..., Any], loss: Callable[[Any], Tensor] | None) -> Callable[..., Any]:
-    """What one call shows: the outputs, objects opened up; in training the loss, which the caller differentiates."""
+def program(
+    call: Callable[..., Any], loss: Callable[[Any], Tensor] | None, model: Callable[..., Any]
+) -> Callable[..., Any]:
+    """What one call shows: the outputs, objects opened up; in training the loss, which the caller differentiates.
+
+    Attributes of ``model`` that it sets, and lists and mappings of the arguments that it changes, are shown too, if
+    there are such; the attributes are afterwards what they were.
+    """
 
     def outputs(*args: Any, **kwargs: Any) -> Any:
-        return opened(spent(call(*args, **kwargs)))
+        return shown(call(*args, **kwargs))
 
     def step(*args: Any, **kwargs: Any) -> Any:
         assert loss is not None
         output = call(*args, **kwargs)
-        return {"output": opened(_detached(output)), "loss": _loss(loss, output)}
+        return {"output": shown(_detached(output)), "loss": _loss(loss, output)}
 
-    return outputs if loss is None else step
+    def run(*args: Any, **kwargs: Any) -> Any:
+        attributes, before = Attributes(model), opened([args, kwargs])
+        with attributes.kept():
+            output = (outputs if loss is None else step)(*args, **kwargs)
+            left = {}
+            if changed := attributes.changed():
+                left["attributes"] = opened(_detached(changed))
+            if changed_containers(before, after := opened([args, kwargs])):
+                left["arguments"] = _detached(after)
+        return {"output": output, **left} if left else output
+
+    return run
 
 
 def _loss(loss: Callable[[Any], Tensor], output: Any) -> Tensor:
@@ -72,13 +90,18 @@ def _detached(value: Any) -> Any:
     """The output as values only: gradients flow through the loss."""
     if isinstance(value, Tensor):
         return value.detach()
+    if isinstance(value, Iterator):
+        raise Unseen("an iterator, which the loss takes")
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*map(_detached, value))
     if isinstance(value, (tuple, list)):
         return type(value)(map(_detached, value))
     if isinstance(value, Mapping):
         return {key: _detached(item) for key, item in value.items()}
-    return copy.copy(value)
+    try:
+        return copy.copy(value)
+    except TypeError:  # which ``shown`` tells of
+        return value
 
 
 def timed_call(call: Callable[..., Any], subject: Subject, owner: Callable[..., Any]) -> Callable[[], Any]:
@@ -89,10 +112,17 @@ def timed_call(call: Callable[..., Any], subject: Subject, owner: Callable[..., 
     args, kwargs = copied((sample.args, dict(sample.kwargs)))
     loss = subject.loss
     if loss is None:
+        lazy: bool | None = None  # whether calls leave work to iterators
 
         def infer() -> Any:
+            nonlocal lazy
             with torch.no_grad():
-                return spent(call(*args, **kwargs))
+                output = call(*args, **kwargs)
+                if lazy is False:
+                    return output
+                output = shown(output)
+                lazy = has_iterators(output)
+                return output
 
         return infer
     parameters = tensors_of(owner)

@@ -18,6 +18,8 @@ SHORTEST_SAMPLE = 500e-6
 """Seconds that a sample lasts at least; of faster calls several are one sample."""
 FEWEST, MOST = 24, 1536
 """Rounds before the first look at the intervals, and after the last; each look is at twice as many as before."""
+SHORT = 9
+"""Rounds that are waited for beyond the given seconds: of fewer an interval says little, unless calls are very slow."""
 LONGER = 4.0
 """Times the given seconds that a race lasts at most which is not decided: the machine is too busy, or it is close."""
 _CACHED = 20e-3
@@ -64,8 +66,8 @@ class Clock:
 def race(
     eager: Callable[[], Any], candidate: Callable[[], Any], clock: Clock, *, seconds: float, threshold: float
 ) -> Race:
-    """Time both until it is clear which is faster, or ``seconds`` are over; for ``LONGER`` times as long where the
-    candidate looks faster by then and is not surely so.
+    """Time both until it is clear which is faster, or ``seconds`` are over; for up to ``LONGER`` times as long where
+    the candidate looks faster by then and is not surely so, or calls are so slow that there are few rounds.
 
     A round is a sample of eager, one of the candidate and one of eager again, in changing order. The verdict is
     "faster" or "slower" when the interval of the ratio lies beyond 1 by more than ``threshold`` and by more than the
@@ -85,7 +87,7 @@ def race(
             samples[name].append(clock.seconds(calls[name], counts[name]))
         names = [*names[1:], names[0]]
         done, spent = len(samples["eager"]), time.monotonic() - start
-        late = spent >= patience and done >= len(names)
+        late = spent >= patience and done >= (SHORT if spent < LONGER * seconds else len(names))
         if done < look and done < MOST and not late:
             continue
         look *= 2 if done >= look else 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +18,15 @@ from lamina.testing.fuzz.differ import Difference, identical
 from lamina.testing.fuzz.observe import Raised, Seen, Trace
 from lamina.testing.runs import Runs, differing
 from lamina.testing.torch_private import compiled_anew
-from lamina.tuner.objects import spent, tensors_in
+from lamina.tuner.attributes import Attributes
+from lamina.tuner.objects import Unseen, shown, tensors_in
 from lamina.tuner.programs import Built, Subject, program
 from lamina.tuner.samples import Sample
 
 __all__ = ["Allowed", "EagerRaised", "Reference", "Verified"]
 
 
+_UNSEEN = "nobody can tell whether a candidate gives what it gives, which holds"
 _DRAWN = (
     "; eager draws random numbers, and this candidate others: use one that draws eager's, such as Lamina with "
     'numerics="eager", or set dropout to 0'
@@ -78,17 +80,23 @@ class Reference:
     def _run(self, sample: Sample) -> None:
         with torch.set_grad_enabled(self.subject.training):
             runs = Runs(self.subject.model, sample.args, dict(sample.kwargs), {})
-            step = program(self.subject.model, self.subject.loss)
+            step = program(self.subject.model, self.subject.loss, self.subject.model)
             eager = runs.run(step)
             raised = eager.leaves.get("end")
             if not isinstance(raised, Raised):
                 self.cases.append(_Case(sample, runs, eager, runs.exact(step)))
             elif not sample.made_up:
-                raise EagerRaised(f"{raised.kind}: {raised.text}")
+                unseen = raised.kind == Unseen.__name__
+                raise EagerRaised(f"{_UNSEEN} {raised.text}" if unseen else f"{raised.kind}: {raised.text}")
 
-    def kept(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def kept(self) -> Iterator[None]:
         """Within it, calls may write to the model's state, which is as before in the end."""
-        return self.cases[0].runs.state.kept() if self.cases else nullcontext()
+        with ExitStack() as opened:
+            if self.cases:
+                opened.enter_context(self.cases[0].runs.state.kept())
+            opened.enter_context(Attributes(self.subject.model).kept())
+            yield
 
     @property
     def draws(self) -> bool:
@@ -129,7 +137,7 @@ class Reference:
             written = next((name for name in case.runs.state.tensors if case.eager.written.get(name)), "")
             if written:
                 return f"{written}: eager writes to it, the candidate has a copy", 0.0
-        step = program(built.call, self.subject.loss)
+        step = program(built.call, self.subject.loss, self.subject.model)
         with torch.set_grad_enabled(training), compiled_anew(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ours = case.runs.run(step)
@@ -158,7 +166,7 @@ def _measured(metric: Callable[[Callable[..., Any]], float], model: Callable[...
 
 def _outputs_change(call: Callable[..., Any], case: _Case, subject: Subject) -> bool:
     """Whether the outputs of a call are others after a call with other arguments."""
-    with case.runs.state.kept(), torch.set_grad_enabled(subject.training):
+    with case.runs.state.kept(), Attributes(subject.model).kept(), torch.set_grad_enabled(subject.training):
         held = _outputs(call, case.sample)
         before = [tensor.detach().clone() for tensor in held]
         _outputs(call, subject.samples[0])
@@ -170,7 +178,7 @@ def _outputs_change(call: Callable[..., Any], case: _Case, subject: Subject) -> 
 
 def _outputs(call: Callable[..., Any], sample: Sample) -> list[Tensor]:
     args, kwargs = copied((sample.args, dict(sample.kwargs)))
-    return [t for t in tensors_in(spent(call(*args, **kwargs))) if t.layout is torch.strided and not t.is_quantized]
+    return [t for t in tensors_in(shown(call(*args, **kwargs))) if t.layout is torch.strided and not t.is_quantized]
 
 
 def _pair(path: str, eager: Trace, ours: Trace, exact: Trace | None) -> tuple[Any, Any, Any]:

@@ -27,6 +27,7 @@ __all__ = ["Raised", "Seen", "Trace", "load", "observe", "traced"]
 
 CompileFunction = Callable[..., Any]
 _numbers = itertools.count()
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def _note(trace: Trace, live: list[tuple[str, Tensor, int]], path: str, shown: A
             _note(trace, live, f"{path}[{index}]", item)
     elif dataclasses.is_dataclass(shown) and not isinstance(shown, type):
         _note(trace, live, path, {f.name: getattr(shown, f.name) for f in dataclasses.fields(shown)})
-    elif isinstance(shown, (bool, int, float, complex, str, type(None), torch.dtype)):
+    elif isinstance(shown, _PLAIN):
         trace.leaves[path] = shown
     else:
         trace.leaves[path] = type(shown).__name__
