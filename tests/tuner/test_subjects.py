@@ -17,6 +17,7 @@ from lamina.errors import BadArgument
 from lamina.tuner import search, worker
 from lamina.tuner.candidates import candidates_for, device_of, drawing_alike
 from lamina.tuner.memory import _in_pools
+from lamina.tuner.objects import ITERATOR
 from lamina.tuner.process import Processes
 from lamina.tuner.programs import Subject, timed_call
 from lamina.tuner.samples import Sample, held_out, samples_of, structure
@@ -144,7 +145,7 @@ def test_what_an_iterator_gives_is_verified_and_timed() -> None:
     row = examined(one_by_one, torch.randn(3, 4), "tests.tuner.test_subjects:other_rows")
     assert row.verdict == "refused", row
     call = timed_call(one_by_one, Subject(one_by_one, samples_of(torch.randn(3, 4))), one_by_one)
-    assert len(call()) == 3
+    assert len(call()[ITERATOR]) == 3
 
 
 def test_rows_hold_for_the_sizes_within_objects() -> None:

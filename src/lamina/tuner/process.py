@@ -7,11 +7,14 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,6 +28,14 @@ from lamina.tuner.worker import Job, packed, serve
 
 __all__ = ["Processes", "last_lines"]
 
+_MAIN = b"__main__"
+"""What is in the pickle of something of the user's script."""
+_STARTS = threading.Lock()
+_NOT_BEGUN = (
+    "a process that tries candidates ended before it began",
+    "in a script, call lamina.tune under `if __name__ == '__main__':`, since each process imports the script; else see "
+    "what the process printed",
+)
 _TOLD = 12
 """Last lines of what a process wrote that its row keeps."""
 _GRACE = 5.0
@@ -40,9 +51,10 @@ _LOOK = 0.5
 class Processes:
     """Starts the processes for one subject. Raises ``BadArgument`` for one that cannot be sent to a process.
 
-    A model, inputs and metric that can be pickled are sent to a fresh process; others are there in a fork of this one,
-    which is possible as long as no GPU is in use and no gradients are needed. ``subject`` may be as ``packed`` gives
-    it. ``preload``: modules that candidates need, loaded once for all of them.
+    A model, inputs and metric that can be pickled are sent to a fresh process, which imports the user's script if their
+    classes are of there. Others, and those of a script that would tune anew when it is imported, are there in a fork of
+    this one, which is possible as long as no GPU is in use and no gradients are needed. ``subject`` may be as
+    ``packed`` gives it. ``preload``: modules that candidates need, loaded once for all of them.
     """
 
     def __init__(self, subject: Subject | bytes, preload: Sequence[str] = ()) -> None:
@@ -58,6 +70,9 @@ class Processes:
                     remedy="define classes and functions at the top level of a module",
                 ) from error
             method = "fork"
+        self._script = not isinstance(self._payload, bytes) or _MAIN in self._payload
+        if self._script and isinstance(subject, Subject) and not (subject.training or _uses_gpu()) and _would_run():
+            self._payload, method = subject, "fork"
         self._context: Any = multiprocessing.get_context(method)
         if method == "forkserver":
             # A server that has torch loaded forks each process in milliseconds.
@@ -102,7 +117,7 @@ class Processes:
         process = self._context.Process(target=serve, args=(theirs, job, self._payload, name), daemon=False)
         start = time.monotonic()
         try:
-            process.start()
+            _start(process, self._script)
             theirs.close()
             row = _answer(pipe, process, job, seconds, stage, log)
             lines = () if row.figures is not None else last_lines(log)
@@ -111,6 +126,29 @@ class Processes:
             pipe.close()
             _end(process)
             log.unlink(missing_ok=True)
+
+
+def _would_run() -> bool:
+    """Whether the user's script does again what it has done when a process imports it: it does not look at its name."""
+    path = getattr(sys.modules["__main__"], "__file__", None)
+    try:
+        return path is not None and "__name__" not in Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+def _start(process: Any, script: bool) -> None:
+    """Start a process, which imports the user's script only if it needs it. Raises ``LaminaError``."""
+    main = sys.modules["__main__"]
+    with _STARTS:
+        try:
+            if not script:
+                sys.modules["__main__"] = ModuleType("__main__")
+            process.start()
+        except (BrokenPipeError, EOFError):
+            raise LaminaError(_NOT_BEGUN[0], remedy=_NOT_BEGUN[1]) from None
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _uses_gpu() -> bool:
@@ -137,11 +175,7 @@ def _answer(pipe: Any, process: Any, job: Job, seconds: float, tell: Callable[[s
         process.join(_GRACE)
         how = _ended(process.exitcode)
         if not begun:
-            raise LaminaError(
-                f"a process that tries candidates ended by {how} before it began",
-                remedy="in a script, call lamina.tune under `if __name__ == '__main__':`, since each process imports "
-                "the script; else see what the process printed",
-            ) from None
+            raise LaminaError(f"{_NOT_BEGUN[0]}, by {how}", remedy=_NOT_BEGUN[1]) from None
         verdict = "out of memory" if process.exitcode == -signal.SIGKILL else "crashed"
         more = ", which the system does where memory runs out" if verdict == "out of memory" else ""
         return Row(job.candidate, verdict, f"ended by {how}{more} while {stage}", limit=float(job.memory))

@@ -17,7 +17,7 @@ from lamina.tuner.objects import Unseen, has_iterators, opened, shown
 from lamina.tuner.parts import tensors_of
 from lamina.tuner.samples import Sample
 
-__all__ = ["Built", "Subject", "program", "timed_call"]
+__all__ = ["Built", "Subject", "program", "timed_call", "whole_program"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,8 @@ class Built:
     owner: nn.Module | None = None
 
 
-def program(
-    call: Callable[..., Any], loss: Callable[[Any], Tensor] | None, model: Callable[..., Any]
-) -> Callable[..., Any]:
-    """What one call shows: the outputs, objects opened up; in training the loss, which the caller differentiates.
-
-    Attributes of ``model`` that it sets, and lists and mappings of the arguments that it changes, are shown too, if
-    there are such; the attributes are afterwards what they were.
-    """
+def program(call: Callable[..., Any], loss: Callable[[Any], Tensor] | None) -> Callable[..., Any]:
+    """What one call gives: the outputs, objects opened up, and in training the loss, to be differentiated."""
 
     def outputs(*args: Any, **kwargs: Any) -> Any:
         return shown(call(*args, **kwargs))
@@ -62,10 +56,21 @@ def program(
         output = call(*args, **kwargs)
         return {"output": shown(_detached(output)), "loss": _loss(loss, output)}
 
+    return outputs if loss is None else step
+
+
+def whole_program(
+    call: Callable[..., Any], loss: Callable[[Any], Tensor] | None, model: Callable[..., Any]
+) -> Callable[..., Any]:
+    """What one call shows: what ``program`` gives, with attributes of ``model`` that it sets, and lists and mappings of
+    the arguments that it changes, if there are such; the attributes are afterwards what they were.
+    """
+    inner = program(call, loss)
+
     def run(*args: Any, **kwargs: Any) -> Any:
         attributes, before = Attributes(model), opened([args, kwargs])
         with attributes.kept():
-            output = (outputs if loss is None else step)(*args, **kwargs)
+            output = inner(*args, **kwargs)
             left = {}
             if changed := attributes.changed():
                 left["attributes"] = opened(_detached(changed))

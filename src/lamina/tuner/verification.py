@@ -20,7 +20,7 @@ from lamina.testing.runs import Runs, differing
 from lamina.testing.torch_private import compiled_anew
 from lamina.tuner.attributes import Attributes
 from lamina.tuner.objects import Unseen, shown, tensors_in
-from lamina.tuner.programs import Built, Subject, program
+from lamina.tuner.programs import Built, Subject, program, whole_program
 from lamina.tuner.samples import Sample
 
 __all__ = ["Allowed", "EagerRaised", "Reference", "Verified"]
@@ -80,7 +80,7 @@ class Reference:
     def _run(self, sample: Sample) -> None:
         with torch.set_grad_enabled(self.subject.training):
             runs = Runs(self.subject.model, sample.args, dict(sample.kwargs), {})
-            step = program(self.subject.model, self.subject.loss, self.subject.model)
+            step = whole_program(self.subject.model, self.subject.loss, self.subject.model)
             eager = runs.run(step)
             raised = eager.leaves.get("end")
             if not isinstance(raised, Raised):
@@ -104,8 +104,10 @@ class Reference:
         return any(case.eager.draws_numbers for case in self.cases)
 
     def verify(self, built: Built, allowed: Allowed) -> Verified:
-        """Hold a candidate against eager on every sample."""
+        """Hold a candidate against eager on every sample, eager itself also against a call after it."""
         worst = 0.0
+        if built.call is self.subject.model and (reason := self._second_call()):
+            return Verified(reason, worst)
         for case in self.cases:
             reason, largest = self._case(case, built, allowed)
             worst = max(worst, largest)
@@ -117,6 +119,17 @@ class Reference:
         if allowed.drop is not None and not drop <= allowed.drop:
             return Verified(f"the metric drops by {drop:.4g}, allowed is {allowed.drop:g}", worst, drop)
         return Verified("", worst, drop)
+
+    def _second_call(self) -> str:
+        """How eager gives something else in a second call, for what the first left in attributes; "" if it does not."""
+        case = next(iter(self.cases), None)
+        if case is None:
+            return ""
+        step = program(self.subject.model, self.subject.loss)
+        with Attributes(self.subject.model).kept(), torch.set_grad_enabled(self.subject.training):
+            first, second = case.runs.run(step), case.runs.run(step)
+        found = differing(first, second, case.exact)
+        return f"{found[0].where}: {found[0].text}" if found else ""
 
     def overwritten(self, built: Built) -> str:
         """How a later call of a candidate writes to what it returned, where eager's does not; "" if it does not."""
@@ -137,7 +150,7 @@ class Reference:
             written = next((name for name in case.runs.state.tensors if case.eager.written.get(name)), "")
             if written:
                 return f"{written}: eager writes to it, the candidate has a copy", 0.0
-        step = program(built.call, self.subject.loss, self.subject.model)
+        step = whole_program(built.call, self.subject.loss, self.subject.model)
         with torch.set_grad_enabled(training), compiled_anew(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ours = case.runs.run(step)
