@@ -1,10 +1,10 @@
 """The tuner's own figures.
 
 ``models`` tunes each of ten models again and again, each time in a fresh process and without a journal, and then times
-the choice against eager once more, by turns. ``copies`` does so with a model whose one candidate is its copy, on a
-machine that is busy. ``resume`` kills a run at ten random points, lets it end, and compares its table with that of a
-run that was never killed; a candidate that was measured before a kill must not be measured again. ``gpu`` tunes three
-models on a GPU, ``fleet`` one by this process and by a Ray cluster of this machine.
+the choice against eager once more, by turns; ``others`` does so with ten models more. ``copies`` does so with a model
+whose one candidate is its copy, on a machine that is busy. ``resume`` kills a run at ten random points, lets it end, and
+compares its table with that of a run that was never killed; a candidate that was measured before a kill must not be
+measured again. ``gpu`` tunes three models on a GPU, ``fleet`` one by this process and by a Ray cluster of this machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.tuner.lanes import cores_of, serve
 def main(argv: Sequence[str] | None = None) -> int:
     """Take the figures that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("models", "copies", "resume", "gpu", "fleet", "serve", "planted"))
+    parser.add_argument("what", choices=("models", "others", "copies", "resume", "gpu", "fleet", "serve", "planted"))
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=3.0, help="for which a candidate is timed")
@@ -33,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     lanes = cores_of(args.lanes)
     to = args.to or RESULTS / f"tuner_{args.what}.json"
-    if args.what == "models":
-        return repeats.models(args.runs, args.seconds, args.only, lanes, args.most, to)
+    if args.what in ("models", "others"):
+        return repeats.models(args.runs, args.seconds, args.only, lanes, args.most, to, args.what == "others")
     if args.what == "copies":
         return repeats.copies(args.seconds, lanes, args.most, to)
     if args.what == "resume":

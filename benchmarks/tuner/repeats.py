@@ -19,7 +19,7 @@ from torch import nn
 import lamina
 from benchmarks.report import geometric_mean, print_table, write_results
 from benchmarks.tuner.lanes import answers
-from benchmarks.tuner.models import MODELS, model_of
+from benchmarks.tuner.models import MODELS, OTHERS, model_of
 from lamina.tuner.programs import Subject, timed_call
 from lamina.tuner.samples import samples_of
 from lamina.tuner.timing import Clock, race
@@ -77,9 +77,11 @@ def measured(words: Sequence[str]) -> dict[str, Any]:
     return tune_once(rest[0], float(rest[1])) if what == "once" else tune_copy(float(rest[0]))
 
 
-def models(runs: int, seconds: float, only: str, lanes: Sequence[tuple[int, ...]], most: float, to: Path) -> int:
+def models(
+    runs: int, seconds: float, only: str, lanes: Sequence[tuple[int, ...]], most: float, to: Path, others: bool = False
+) -> int:
     """Tune each model ``runs`` times, or as often as ``most`` seconds allow; 1 if a tuned one is slower than eager."""
-    names = [name for name in MODELS if only in name]
+    names = [name for name in (OTHERS if others else MODELS) if only in name]
     jobs = (("once", name, str(seconds)) for _ in range(runs) for name in names)
     told: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     failed: list[dict[str, str]] = []
