@@ -2,7 +2,7 @@
 
 ``models`` tunes each of ten models again and again, each time in a fresh process and without a journal, and then times
 the choice against eager once more, by turns; ``others`` does so with ten models more. ``copies`` does so with a model
-whose one candidate is its copy, on a machine that is busy. ``resume`` kills a run at ten random points, lets it end, and
+whose one candidate is its copy, on a machine that is busy. ``resume`` kills a run at ten random points, lets it end and
 compares its table with that of a run that was never killed; a candidate that was measured before a kill must not be
 measured again. ``gpu`` tunes three models on a GPU, ``fleet`` one by this process and by a Ray cluster of this machine.
 """
