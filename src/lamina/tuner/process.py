@@ -117,7 +117,7 @@ class Processes:
         process = self._context.Process(target=serve, args=(theirs, job, self._payload, name), daemon=False)
         start = time.monotonic()
         try:
-            _start(process, self._script)
+            _start(process, self._script or _MAIN in pickle.dumps(job))
             theirs.close()
             row = _answer(pipe, process, job, seconds, stage, log)
             lines = () if row.figures is not None else last_lines(log)

@@ -1,0 +1,58 @@
+"""Scripts of users who do not look at the name of their module: processes of candidates must not run them again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BEGIN = """
+import torch
+import lamina
+from lamina.tuner.values import Candidate
+
+print("it runs")
+candidates = [Candidate("wrong", "import", {"target": "tests.tuner.planted:constant"})]
+given = {"candidates": candidates, "modules": False, "journal": False, "seconds": 0.1}
+"""
+TUNES = """
+result = lamina.tune(model, torch.randn(4, 16), **given)
+print([row.verdict for row in result.rows])
+"""
+OWN = """
+class Own(torch.nn.Module):
+    def forward(self, x):
+        return x.sin()
+
+model = Own()
+"""
+SCRIPTS = {
+    "a model of torch's": f"{BEGIN}model = torch.nn.Linear(16, 4)\n{TUNES}",
+    "a class of its own": f"{BEGIN}{OWN}{TUNES}",
+}
+
+
+def ran(script: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=os.environ, check=False)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_that_does_not_look_at_its_name_is_run_once(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPTS[name], encoding="utf-8")
+    done = ran(script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["it runs", "['baseline', 'refused']"], done.stdout
+
+
+def test_training_a_class_of_such_a_script_is_told_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    trained = TUNES.replace("**given", "loss=torch.sum, **given")
+    script.write_text(f"{BEGIN}{OWN}{trained}", encoding="utf-8")
+    done = ran(script)
+    assert done.returncode == 1
+    assert "a process that tries candidates ended before it began" in done.stderr
+    assert "if __name__ == '__main__'" in done.stderr.splitlines()[-1]
