@@ -19,8 +19,6 @@ same candidate differs by as much from process to process, so that nobody would 
 """
 _NEAR = 0.3
 """By how much the same candidate may be slower in another process, where it has other memory and other neighbours."""
-_BEHIND = 0.15
-"""A candidate that is this much slower in its process is not held against a simpler one that it would have to beat."""
 
 
 def choose(rows: Sequence[Row], objective: Objective) -> Row:
@@ -76,11 +74,13 @@ def _near_the_fastest(allowed: list[tuple[Row, Figures]]) -> list[Row]:
 
 
 def _verdict(row: Row, simpler: Row) -> str:
-    """What came of a row against a simpler one; "" if nothing is known and they have to be timed in one process."""
+    """What came of a row against a simpler one; "" if nothing is known and they have to be timed in one process. One
+    that is as much slower in its own process as it would have to be faster is not timed again.
+    """
     if row.verdict != "faster":
         return "tie"  # nothing is faster than eager here
     found = dict(row.against).get(simpler.candidate.name, "")
-    behind = row.figures and simpler.figures and _is_behind(row.figures, simpler.figures, _BEHIND)
+    behind = row.figures and simpler.figures and _is_behind(row.figures, simpler.figures, CLEARLY)
     return found or ("slower" if behind else "")
 
 

@@ -13,7 +13,7 @@ import torch
 from lamina.backends.adapters.optional import check_installed, optional
 from lamina.errors import BadArgument, LaminaError
 from lamina.tuner.identity import device_facts, versions
-from lamina.tuner.process import Processes
+from lamina.tuner.process import LOOK, Processes
 from lamina.tuner.programs import Subject
 from lamina.tuner.values import Figures, Row
 from lamina.tuner.worker import Job, packed
@@ -24,8 +24,6 @@ _ATTEMPTS = 3
 """Workers that a candidate is given to, one after the other, if they end: the third has hardly had bad luck."""
 _SLACK = 60.0
 """Seconds beyond a candidate's own in which its worker starts and answers."""
-_LOOK = 0.5
-"""Seconds between two looks at time limits."""
 
 
 @dataclass(slots=True)
@@ -120,7 +118,7 @@ class Fleet:
                 self._begin(plan, seconds, told)
                 if not plan.flying:
                     return
-                done, _ = self.ray.wait(list(plan.flying), timeout=_LOOK)
+                done, _ = self.ray.wait(list(plan.flying), timeout=LOOK)
                 for ref in done:
                     flight = plan.flying.pop(ref)
                     flight.node.busy -= 1

@@ -29,8 +29,6 @@ _LEAVES = (Tensor, bool, int, float, complex, str, bytes, type(None), *_NAMED)
 _CONTAINERS = (object, tuple, list, dict, set, frozenset, *map(type, ({}.keys(), {}.values(), {}.items())))
 _CONTAINERS += (MappingProxyType,)
 _VIEWS = (Sequence, Set, KeysView, ValuesView, ItemsView)
-_BUILT_IN = 1 << 8  # of type.__flags__: its attributes cannot be set, as those of types that are written in C
-_HEAP = 1 << 9  # of type.__flags__: a class statement made it, or something that is like one
 
 
 class Unseen(Exception):
@@ -169,8 +167,8 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 def _is_native(kind: type) -> bool:
     """Whether a class may hold what no attribute tells."""
-    flags = kind.__flags__
-    return kind not in _CONTAINERS and (not flags & _HEAP or bool(flags & _BUILT_IN))
+    heap, immutable = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, which classes in Python are, and _IMMUTABLETYPE, which not
+    return kind not in _CONTAINERS and kind.__flags__ & (heap | immutable) != heap
 
 
 def _stored(value: Any) -> Any:

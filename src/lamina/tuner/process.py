@@ -26,7 +26,7 @@ from lamina.tuner.table import duration
 from lamina.tuner.values import EAGER, Figures, Row
 from lamina.tuner.worker import Job, packed, serve
 
-__all__ = ["Processes", "last_lines"]
+__all__ = ["LOOK", "Processes", "last_lines"]
 
 _MAIN = b"__main__"
 """What is in the pickle of something of the user's script."""
@@ -44,8 +44,8 @@ _LINE = 300
 """Characters of such a line."""
 _OUTPUT = 64 << 20
 """Bytes that a process may write in all; one that writes without end would fill the disk."""
-_LOOK = 0.5
-"""Seconds between two looks at how much it wrote."""
+LOOK = 0.5
+"""Seconds between two looks at what a candidate does: whether it is late, and how much it wrote."""
 
 
 class Processes:
@@ -162,7 +162,7 @@ def _answer(pipe: Any, process: Any, job: Job, seconds: float, tell: Callable[[s
     end = time.monotonic() + seconds
     try:
         while (left := end - time.monotonic()) > 0:
-            if pipe.poll(min(left, _LOOK)):
+            if pipe.poll(min(left, LOOK)):
                 kind, said = pipe.recv()
                 if kind == "row":
                     return Row.from_json(said)

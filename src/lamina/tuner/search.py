@@ -52,8 +52,6 @@ _OF_FREE = 0.8
 """Of the memory that is free, what a candidate may take."""
 _MORE_FREE = 1.5
 """Times the memory that a candidate ran out of, from which it is tried again where no limit is given."""
-_CONTESTS = 6
-"""Pairs of candidates that are timed in one process, at most."""
 _GRACE = 10.0
 """Seconds beyond its time limit in which a candidate of another run has ended."""
 
@@ -219,10 +217,7 @@ class _Search:
     def settled(self, rows: Sequence[Row], goal: Objective) -> list[Row]:
         """The rows with what came of those that may be the fastest against simpler ones, timed in one process."""
         found = list(rows)
-        for _ in range(_CONTESTS):
-            pair = contest(found, goal)
-            if pair is None:
-                break
+        while (pair := contest(found, goal)) is not None:
             better, simpler = pair
             threshold = max(self.job.threshold, CLEARLY)
             job = replace(self.job, candidate=better.candidate, rival=simpler.candidate, threshold=threshold)

@@ -18,12 +18,8 @@ SHORTEST_SAMPLE = 500e-6
 """Seconds that a sample lasts at least; of faster calls several are one sample."""
 FEWEST, MOST = 24, 1536
 """Rounds before the first look at the intervals, and after the last; each look is at twice as many as before."""
-SHORT = 9
-"""Rounds that are waited for beyond the given seconds: of fewer an interval says little, unless calls are very slow."""
 LONGER = 4.0
 """Times the given seconds that a race lasts at most which is not decided: the machine is too busy, or it is close."""
-_CACHED = 20e-3
-"""Seconds of a call up to which it matters what ran before it: each sample then follows a call of its own kind."""
 WARM_CALLS = 3
 """Calls of each before the first round, beside those that compiled it."""
 
@@ -80,14 +76,17 @@ def race(
     names = list(calls)
     start = time.monotonic()
     look, patience = FEWEST, seconds
+    follows = (
+        2 * FEWEST * sum(once.values()) < seconds
+    )  # each sample then follows a call of its own kind
     while True:
         for name in names:
-            if once[name] < _CACHED:
+            if follows:
                 calls[name]()
             samples[name].append(clock.seconds(calls[name], counts[name]))
         names = [*names[1:], names[0]]
         done, spent = len(samples["eager"]), time.monotonic() - start
-        late = spent >= patience and done >= (SHORT if spent < LONGER * seconds else len(names))
+        late = spent >= patience and done >= (FEWEST // 3 if spent < LONGER * seconds else len(names))
         if done < look and done < MOST and not late:
             continue
         look *= 2 if done >= look else 1
