@@ -14,7 +14,7 @@ import lamina
 import lamina.aitune as ait
 from lamina.errors import BadArgument, LaminaWarning
 from lamina.tuner import search
-from lamina.tuner.identity import device_facts, versions
+from lamina.tuner.identity import device_facts, model_key, versions
 from lamina.tuner.objective import Objective
 from lamina.tuner.result import Environment, Result
 from lamina.tuner.values import EAGER, Candidate, Interval, Part, Row, mix_of
@@ -47,6 +47,18 @@ def test_a_saved_result_is_data_and_is_loaded(book: Path, tmp_path: Path) -> Non
     path.write_text("[")
     with pytest.raises(BadArgument, match="no saved result"):
         lamina.load(path, small())
+
+
+@pytest.mark.parametrize("by", [lamina.compile, torch.compile], ids=["lamina", "torch"])
+def test_a_model_that_was_compiled_is_the_same_model(by: Callable[..., Any]) -> None:
+    """What is chosen is compiled before the result is saved, and another process has a model that is not."""
+    model = small()
+    before = model_key(model)
+    by(model)(torch.randn(4, 16))
+    assert model_key(model) == before
+    model.compile()
+    model(torch.randn(4, 16))
+    assert model_key(model) == before
 
 
 @pytest.mark.parametrize(

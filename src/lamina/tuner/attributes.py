@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from lamina.tuner.parts import modules_in
+from lamina.tuner.torch_private import MARKS
 
 __all__ = ["Attributes", "changed_containers"]
 
 _CONTAINERS = (list, dict, set, deque)
 _OF_MODULES = frozenset(vars(nn.Module()))
-_OF_COMPILERS = ("_lamina", "_compiled", "_dynamo", "_torchdynamo")
 
 
 class Attributes:
@@ -32,7 +32,7 @@ class Attributes:
     @staticmethod
     def _of(owner: Any) -> dict[str, tuple[Any, Any]]:
         """The values by name, with copies of containers and tensors."""
-        names = [name for name in vars(owner) if not name.startswith(_OF_COMPILERS)]
+        names = [name for name in vars(owner) if not name.startswith(MARKS)]
         if isinstance(owner, nn.Module):
             names = [name for name in names if name not in _OF_MODULES]
         return {name: (vars(owner)[name], _copy(vars(owner)[name])) for name in names}

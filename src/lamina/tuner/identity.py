@@ -17,6 +17,7 @@ from lamina.runtime.toolchain import host_isa, host_processor
 from lamina.tuner.parts import modules_in
 from lamina.tuner.programs import Subject
 from lamina.tuner.samples import structure
+from lamina.tuner.torch_private import MARKS
 
 __all__ = ["device_facts", "model_key", "row_key", "subject_key", "versions"]
 
@@ -59,7 +60,7 @@ def model_key(model: Callable[..., Any]) -> str:
     held = modules_in(model)
     facts += [repr(module) for path, module in held.items() if path.rpartition(".")[0] not in held or not path]
     for path, module in held.items():
-        settings = {name: v for name, v in vars(module).items() if isinstance(v, _PLAIN)}
+        settings = {n: v for n, v in vars(module).items() if isinstance(v, _PLAIN) and not n.startswith(MARKS)}
         facts += [f"{path} {sorted(settings.items())!r}", *_code_of(type(module))]
         for name, tensor in (*module.named_parameters(path, False), *module.named_buffers(path, False)):
             layout = (tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), str(tensor.device))

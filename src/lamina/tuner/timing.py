@@ -76,9 +76,7 @@ def race(
     names = list(calls)
     start = time.monotonic()
     look, patience = FEWEST, seconds
-    follows = (
-        2 * FEWEST * sum(once.values()) < seconds
-    )  # each sample then follows a call of its own kind
+    follows = 2 * FEWEST * sum(once.values()) < seconds  # each sample then follows a call of its own kind
     while True:
         for name in names:
             if follows:

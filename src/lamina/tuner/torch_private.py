@@ -12,10 +12,13 @@ from torch import Tensor, nn
 
 from lamina.runtime.torch_private import version_of
 
-__all__ = ["COMPILER", "children_of", "shadow", "slots_of", "stamp_of", "with_forward", "without_hooks"]
+__all__ = ["COMPILER", "MARKS", "children_of", "shadow", "slots_of", "stamp_of", "with_forward", "without_hooks"]
 
 COMPILER = ("torch._inductor.compile_fx",)
 """Modules that ``torch.compile`` loads in its first call, which takes longer than to compile a small model."""
+
+MARKS = ("_is_torch_compile", "_compiled", "_dynamo", "_torchdynamo", "_lamina")
+"""How attributes begin that compilers leave at a module: they say nothing of what it computes."""
 
 
 def children_of(module: nn.Module) -> dict[str, nn.Module]:
