@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import lamina
 from benchmarks.report import write_results
@@ -29,8 +30,12 @@ def planted(journal: Path) -> list[Row]:
     return list(lamina.tune(small(), batch(), candidates=candidates, seconds=0.2, journal=journal).rows)
 
 
+def _rows(journal: Path) -> int:
+    return len(journal.read_text(encoding="utf-8").splitlines()) if journal.exists() else 0
+
+
 def resume(to: Path) -> int:
-    """Kill a run ten times; 1 if what it ends with is not what a run that was never killed ends with."""
+    """Kill a run ten times, at random points all over it; 1 if what it ends with is not what a run that was never killed ends with."""
     line = [sys.executable, "-m", "benchmarks.tuner", "planted"]
     drawn = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
@@ -38,15 +43,17 @@ def resume(to: Path) -> int:
         start = time.monotonic()
         expected = answer(("planted", str(whole)))
         seconds = time.monotonic() - start
-        kills = []
+        count = len(expected["table"])
+        kills: list[dict[str, Any]] = []
         while len(kills) < KILLS:
             with subprocess.Popen([*line, str(killed)], stdout=subprocess.DEVNULL) as run:
-                time.sleep(drawn.uniform(0.3, 0.6) * seconds)
+                while _rows(killed) < len(kills) * count // KILLS and run.poll() is None:
+                    time.sleep(0.05)
+                time.sleep(drawn.uniform(0.0, seconds / count))
                 ended = run.poll() is not None
                 run.kill()
-            lines = killed.read_text(encoding="utf-8").splitlines() if killed.exists() else []
-            kills.append({"rows": len(lines), "ended": ended})
-            print(f"kill {len(kills)}: {len(lines)} rows in the journal", flush=True)
+            kills.append({"rows": _rows(killed), "ended": ended})
+            print(f"kill {len(kills)}: {_rows(killed)} rows in the journal", flush=True)
         got = answer(("planted", str(killed)))
         keys = [json.loads(text)["key"] for text in killed.read_text(encoding="utf-8").splitlines()]
     same = got == expected and len(set(keys)) == len(keys) == len(expected["table"])
