@@ -35,7 +35,7 @@ def _rows(journal: Path) -> int:
 
 
 def resume(to: Path) -> int:
-    """Kill a run ten times, at random points all over it; 1 if what it ends with is not what a run that was never killed ends with."""
+    """Kill a run at ten random points all over it; 1 if it does not end with what one that was never killed ends with."""
     line = [sys.executable, "-m", "benchmarks.tuner", "planted"]
     drawn = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
