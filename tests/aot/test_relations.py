@@ -102,3 +102,43 @@ def test_a_write_to_a_result_is_seen_by_those_that_see_it_in_eager(
             for with_gradient in (False, True):
                 case = (place, trained, with_gradient)
                 assert _after_a_write(compiled, *case) == _after_a_write(function, *case), case
+
+
+def _expanded(x: Tensor) -> Results:
+    y = (x * 2).expand(3, *x.shape)
+    return y, y[1:]
+
+
+def _windows(x: Tensor) -> Results:
+    y = (x * 2).unfold(0, 2, 1)
+    return y[1:], y
+
+
+def _strided(x: Tensor) -> Results:
+    y = x.as_strided((2, 2), (1, 1))
+    return y, y[1:]
+
+
+def _plain(x: Tensor) -> Results:
+    y = x * 2
+    return y, y[1:]
+
+
+def _gradients(function: Callable[[Tensor], Results], size: int) -> list[Any]:
+    """The gradients of the input and of all results that are asked for at once."""
+    x = torch.arange(float(size * size)).reshape(size, size).requires_grad_()
+    results = function(x)
+    loss = torch.stack([(one * torch.arange(one.numel()).reshape(one.shape)).sum() for one in results]).sum()
+    return [g.tolist() for g in torch.autograd.grad(loss, [x, *results])]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [_expanded, _windows, _strided, _plain], ids=lambda f: f.__name__.strip("_"))
+def test_elements_in_one_place_of_memory_have_gradients_of_their_own(
+    function: Callable[[Tensor], Results], dynamic: bool
+) -> None:
+    """As views made again by strides they would share the gradient of a view of them."""
+    compiled = lamina.compile(function, backend="interp", dynamic=dynamic)
+    for size in (2, 3, 4):
+        assert _gradients(compiled, size) == _gradients(function, size)
+    assert bool(compiled.record.decisions("eager")) == (function is not _plain)

@@ -18,6 +18,8 @@ FLOATS = (2.5, 3.5, -2.5, -0.0, 0.0, 7.0, 0.75)
 INTEGERS = (5, 3, -7, 0, 53, 25, 1)
 POWERS, STEPS = (3, 2, 5, 4, 1), (3, 2, 1, 0, 5, -2)
 SIZES = (3, 5, 100, 200, -200, 70000, 2**40)
+WORDS = (1, 3, 5, -2, 2**31, -1, 2**62, 0)
+TEXT = "a b c d e"
 PROGRAMS: dict[str, tuple[Callable[[Tensor, Any], Any], tuple[Any, ...]]] = {
     "remainder of one": (lambda x, k: (x * k, k % 1), FLOATS),
     "remainder of a float of one": (lambda x, k: x + k % 1.0, FLOATS),
@@ -37,6 +39,18 @@ PROGRAMS: dict[str, tuple[Callable[[Tensor, Any], Any], tuple[Any, ...]]] = {
     "tensor of a float": (lambda x, k: torch.tensor(k / 1, dtype=torch.int16), SIZES),
     "tensor of numbers": (lambda x, k: torch.tensor([[1, k], [k, 2]], dtype=torch.uint8), SIZES),
     "tensor as a number": (lambda x, k: torch.as_tensor((k,), dtype=torch.int32), SIZES),
+    "tensor of 64 bits without a sign": (lambda x, k: torch.tensor(k, dtype=torch.uint64), SIZES),
+    "list of 64 bits without a sign": (lambda x, k: torch.as_tensor([k, 1], dtype=torch.uint64), SIZES),
+    "new tensor without a sign": (lambda x, k: x.new_tensor(k, dtype=torch.uint64), SIZES),
+    "shift beyond 64 bits": (lambda x, k: x * (k << 62) if k >= 0 else x, WORDS),
+    "product beyond 64 bits": (lambda x, k: (x * (k * 2**62), x.long() + k * k), WORDS),
+    "sum beyond 64 bits": (lambda x, k: x * (k + (2**63 - 4)), WORDS),
+    "difference beyond 64 bits": (lambda x, k: x * (-(2**63) - k), WORDS),
+    "power beyond 64 bits": (lambda x, k: (x * (k % 7) ** 23, k**3), WORDS),
+    "in a range": (lambda x, k: x * 2 if k in range(3, 9) else x - 1, STEPS),
+    "in a range of odd numbers": (lambda x, k: x * 2 if k in range(5, -3, -2) else x - 1, STEPS),
+    "place in a range": (lambda x, k: (x * range(9)[k], range(-3, 9).index(k), range(9).count(k)), STEPS),
+    "parts of a text": (lambda x, k: (x + 1, TEXT.split(" ", k), TEXT.center(k + 12), TEXT[:k]), STEPS),
 }
 
 
@@ -88,3 +102,14 @@ def test_a_slice_of_what_gives_a_number() -> None:
         for number in (1, 0):
             found = compiled(X, Held(number))
             assert repr(found) == repr((X[:number] * 2, [1, 2, 3][number:], X[number]))
+
+
+def test_what_ranges_tell_of_numbers_is_guarded_and_no_more() -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = lamina.compile(lambda x, k: x * k if k in range(3, 9) else x - k, backend="interp", fullgraph=True)
+    for number in (1, 4, 5, 3, 8, 7, 9, 12, 2, 0):
+        compiled(X, number)
+    assert (
+        torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 4
+    )  # the first number's own, numbers below, within and above

@@ -332,3 +332,12 @@ KEPT_MARGINS = _EAGER.add(
     "loss.",
     "call the loss outside of the compiled function",
 )
+
+VIEW_OF_WINDOWS = _EAGER.add(
+    48,
+    "{place} is returned beside what it is a view of, whose elements share memory",
+    "Two results with a gradient lie in one memory, and elements of the one that the other is a view of share places "
+    "in it (as_strided, unfold, expand). The view is made again by its strides, which do not tell of which of these "
+    "elements it has the gradient.",
+    "return a clone of the view",
+)

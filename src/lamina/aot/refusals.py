@@ -17,6 +17,7 @@ from lamina.aot.out_of_range import out_of_range
 from lamina.aot.overlap import overlapping_write
 from lamina.aot.overlapping_views import look_elsewhere
 from lamina.aot.refused_calls import refused_call
+from lamina.aot.relations import view_of_windows
 from lamina.aot.replayed import unknown_view
 from lamina.aot.split_functions import split_function
 from lamina.aot.strides import misplaced_result
@@ -47,6 +48,7 @@ _CHECKS: tuple[Callable[[GraphModule], Reason | None], ...] = (
     unknown_view,
     split_function,
     look_elsewhere,
+    view_of_windows,
     misplaced_result,
 )
 

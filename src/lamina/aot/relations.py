@@ -14,13 +14,17 @@ from typing import Any
 from torch import Tensor, is_inference_mode_enabled, no_grad
 from torch.fx import GraphModule, Node
 
+from lamina.aot import eager_reasons
 from lamina.aot.overlap import tensors_written
+from lamina.aot.overlapping_views import may_overlap
 from lamina.aot.torch_private import is_grad_enabled, never_captured, transforms_are_active
 from lamina.base.captured import example, fakes, memory
+from lamina.base.reasons import Reason
+from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_constant
 from lamina.base.torch_private import as_usual, count_together, how_made, makes_parts, note_how_made, storage_of
 
-__all__ = ["Below", "Relations", "below", "made_again", "relations"]
+__all__ = ["Below", "Relations", "below", "made_again", "relations", "view_of_windows"]
 
 Below = tuple[tuple[int, int, Any], ...]
 """Places of results that are views of other results, with the places of these and the ways, those that others are views
@@ -147,6 +151,21 @@ def below(gm: GraphModule, place: int) -> Below | None:
     if where in inputs or not all(_leads_up(parents, i, place) for i in others if values[i].requires_grad):
         return None
     return _below(values, parents, others & set(parents))
+
+
+def view_of_windows(gm: GraphModule) -> Reason | None:
+    """Why the captured graph is eager's to run: a result that is made again as a view of overlapping elements, or None.
+
+    The gradient of ``as_strided`` is spread evenly over the elements in one place of memory.
+    """
+    returned: Any = gm.graph.output_node().args[0]
+    if not isinstance(returned, (tuple, list)) or not all(isinstance(one, Node) for one in returned):
+        return None
+    values = [example(one) for one in returned]
+    for place, parent in _parents(gm, returned, values).items():
+        if _leads(values[place], values[parent]) and may_overlap(values[parent]):
+            return eager_reasons.VIEW_OF_WINDOWS(place=source_of(returned[place]))
+    return None
 
 
 def _leads_up(parents: Mapping[int, int], place: int, above: int) -> bool:

@@ -35,6 +35,7 @@ from lamina.capture.guards.torch_private import invalidate_isolated
 from lamina.capture.metaclasses.torch_private import break_at_metaclasses
 from lamina.capture.missing_attributes.torch_private import note_missing_attributes
 from lamina.capture.python_numbers.torch_private import correct_numbers
+from lamina.capture.python_ranges.torch_private import correct_ranges
 from lamina.capture.torch_functions.torch_private import correct_functions
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina, correct_traces
 from lamina.errors import LaminaError
@@ -194,6 +195,7 @@ correct_traces()
 break_at_arrays()
 break_at_comparisons()
 correct_numbers()
+correct_ranges()
 correct_functions()
 break_at_metaclasses()
 keep_cached_results()

@@ -13,21 +13,17 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import sympy
 import torch
 from torch._dynamo import config
-from torch._dynamo.exc import unimplemented
-from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.source import TensorPropertySource
 from torch._dynamo.variables.builder import VariableBuilder
-from torch._dynamo.variables.builtin import BuiltinVariable
-from torch._dynamo.variables.constant import ConstantVariable
-from torch._dynamo.variables.lazy import LazyVariableTracker
-from torch._dynamo.variables.lists import RangeVariable, SliceVariable
-from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.sym_node import SymNode
 from torch.utils._sympy.symbol import SymT, symbol_is_type
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
+from lamina.capture.trace_corrections.torch_private import compiles_for_lamina, traces_for_lamina
 
 __all__ = ["correct_numbers"]
 
@@ -40,17 +36,7 @@ def correct_numbers() -> None:
     _keep_rounding()
     _guard_domains()
     _guard_cancellation()
-    _keep_ranges()
-    _break_at_slices()
-
-
-def _traces() -> bool:
-    """Whether this thread traces for Lamina."""
-    try:
-        tx = InstructionTranslator.current_tx()
-    except AttributeError:  # none has ever run in this thread
-        return False
-    return tx is not None and compiles_for_lamina(tx.output)
+    _guard_words()
 
 
 def _keep_zeros() -> None:
@@ -73,7 +59,7 @@ def _keep_remainders() -> None:
 
     @functools.wraps(take_any)
     def mod(self: Any, other: Any) -> Any:
-        if float in (self.pytype, other.pytype) and _traces():
+        if float in (self.pytype, other.pytype) and traces_for_lamina():
             self, other = (_constant(node) for node in (self, other))
         return take_any(self, other)
 
@@ -90,7 +76,7 @@ def _keep_floors_of_quotients() -> None:
         @functools.wraps(divide_any)
         def divide(self: Any, other: Any) -> Any:
             both = (self, other)
-            if any(isinstance(number, (float, torch.SymFloat)) for number in both) and _traces():
+            if any(isinstance(number, (float, torch.SymFloat)) for number in both) and traces_for_lamina():
                 numbers = [_number(number) for number in both]
                 return operator.floordiv(*(reversed(numbers) if swapped else numbers))
             return divide_any(self, other)
@@ -115,77 +101,13 @@ def _constant(node: Any) -> Any:
     return node.wrap_float(node.guard_float(__file__, 0))
 
 
-def _keep_ranges() -> None:
-    """Break at a range whose step is 0, which Python refuses, and let ``k in range(n)`` be a truth value, not a number.
-
-    Dynamo asks for the step where something uses the range.
-    """
-    make_any: Any = BuiltinVariable.call_range
-
-    @functools.wraps(make_any)
-    def make(self: Any, tx: Any, *args: Any) -> Any:
-        found = make_any(self, tx, *args)
-        if found is not None and compiles_for_lamina(tx.output) and _is_zero(found.items[2]):
-            unimplemented(
-                gb_type="range with a step of 0",
-                context="range",
-                explanation="Python refuses a range whose step is 0",
-                hints=["Use another step"],
-            )
-        return found
-
-    BuiltinVariable.call_range = make  # type: ignore[method-assign]
-    method = "sq_contains" if "sq_contains" in vars(RangeVariable) else "call_method"  # of 2.13, and before it
-    ask_any: Any = vars(RangeVariable)[method]
-
-    @functools.wraps(ask_any)
-    def ask(self: Any, tx: Any, what: Any, *rest: Any) -> Any:
-        found = ask_any(self, tx, what, *rest)
-        contains = method == "sq_contains" or what == "__contains__"
-        if contains and compiles_for_lamina(tx.output) and found.is_python_constant():
-            return ConstantVariable.create(bool(found.as_python_constant()))
-        return found
-
-    setattr(RangeVariable, method, ask)
-
-
-def _break_at_slices() -> None:
-    """Break at a slice of objects that give their number by ``__index__``: Dynamo does not ask for it, and raises."""
-    make_any: Any = SliceVariable.__init__
-
-    @functools.wraps(make_any)
-    def make(self: Any, items: Any, tx: Any = None, **kwargs: Any) -> None:
-        if tx is not None and compiles_for_lamina(tx.output) and any(map(_gives_index, items)):
-            unimplemented(
-                gb_type="slice of an object that is no number",
-                context="slice",
-                explanation="A slice is made of an object that gives its number by __index__",
-                hints=["Call operator.index on it before"],
-            )
-        make_any(self, items, tx, **kwargs)
-
-    SliceVariable.__init__ = make  # type: ignore[method-assign]
-
-
-def _gives_index(variable: Any) -> bool:
-    found = variable.realize() if issubclass(type(variable), LazyVariableTracker) else variable
-    if not issubclass(type(found), UserDefinedObjectVariable):
-        return False
-    kind = found.python_type()
-    return hasattr(kind, "__index__") and not issubclass(kind, int)
-
-
-def _is_zero(variable: Any) -> bool:
-    return bool(variable.is_python_constant() and variable.as_python_constant() == 0)
-
-
 def _keep_rounding() -> None:
     """Let ``round(k, -1)`` of an integer round: torch gives ``k`` for any number of digits."""
     round_any: Any = torch.SymInt.__round__
 
     @functools.wraps(round_any)
     def rounded(self: Any, ndigits: Any = None) -> Any:
-        if ndigits is not None and ndigits < 0 and _traces():
+        if ndigits is not None and ndigits < 0 and traces_for_lamina():
             return round(int(self), int(ndigits))
         return round_any(self, ndigits)
 
@@ -312,9 +234,51 @@ def _is_left(terms: Iterable[Any], result: Any) -> bool:
     return bool(found != 0) and bool(abs(one) + abs(other) <= abs(found) * _CANCELS)
 
 
+_INT64 = torch.iinfo(torch.int64)
+_SMALL = 2**31
+"""Integers up to here are guarded to be so where that says enough of what is computed from them."""
+
+
+def _guard_words() -> None:
+    """Guard on results of integers to have the 64 bits that they have in a graph: Python's have as many as it takes."""
+
+    def guard(name: str, function: Callable[..., Any]) -> None:
+        compute_any = getattr(SymNode, name)
+
+        @functools.wraps(compute_any)
+        def compute(self: Any, other: Any) -> Any:
+            result, terms = compute_any(self, other), (self, other)
+            if result.pytype is not int or result.is_constant() or not _guards(terms) or _has_64_bits(result):
+                return result
+            return _node(self, function(*map(_hint, terms)))
+
+        setattr(SymNode, name, compute)
+
+    for name in ("add", "sub", "mul", "lshift"):
+        guard(name, getattr(operator, name))
+    guard("pow_by_natural", operator.pow)
+
+
+def _has_64_bits(node: Any) -> bool:
+    """Whether an integer computed from those that a call is given fits, which is guarded; sizes are not asked about."""
+    expr, env = node.expr, node.shape_env
+    symbols = list(expr.free_symbols)
+    given = [s for s in symbols if not isinstance(env.var_to_sources.get(s, [None])[0], TensorPropertySource)]
+    if not given:
+        return True
+    if len(given) == len(symbols):
+        within = bound_sympy(expr, {s: ValueRanges(-_SMALL, _SMALL) for s in symbols})
+        if within.lower >= _INT64.min and within.upper <= _INT64.max:
+            limits = [limit for s in symbols for limit in (sympy.Ge(s, -_SMALL), sympy.Le(s, _SMALL))]
+            if all(env.evaluate_expr(limit) for limit in limits):
+                return True
+    value = _value(node)
+    return bool(value >= _INT64.min) and bool(value <= _INT64.max)
+
+
 def _guards(nodes: Iterable[Any]) -> bool:
     """Whether a trace for Lamina computes with these numbers, all of which are known now."""
-    return get_proxy_mode() is None and all(node.has_hint() for node in nodes) and _traces()
+    return get_proxy_mode() is None and all(node.has_hint() for node in nodes) and traces_for_lamina()
 
 
 def _value(node: Any) -> Any:

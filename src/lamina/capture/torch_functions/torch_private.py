@@ -13,7 +13,7 @@ from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.lists import BaseListVariable
-from torch._dynamo.variables.tensor import NumpyNdarrayVariable, SymNodeVariable
+from torch._dynamo.variables.tensor import NumpyNdarrayVariable, SymNodeVariable, TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
@@ -98,16 +98,23 @@ def _break_at_numbers_out_of_range() -> None:
     def checking(make_any: Any) -> Callable[..., Any]:
         @functools.wraps(make_any or torch.tensor)
         def make(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            dtype, numbers = kwargs.get("dtype"), _varying(args[:1] or kwargs.get("data"))
-            if numbers and dtype is not None and dtype.is_python_constant() and compiles_for_lamina(tx.output):
-                for number in numbers:
-                    _check_range(number, dtype.as_python_constant())
+            if compiles_for_lamina(tx.output):
+                _check_ranges(args[:1] or kwargs.get("data"), kwargs.get("dtype"))
             return None if make_any is None else make_any(self, tx, *args, **kwargs)
 
         return make
 
     for function in (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor):
         handlers[function] = checking(handlers.get(function))
+    call_any = TensorVariable.call_method
+
+    @functools.wraps(call_any)
+    def call(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name == "new_tensor" and compiles_for_lamina(tx.output):
+            _check_ranges(args[:1] or kwargs.get("data"), kwargs.get("dtype"))
+        return call_any(self, tx, name, args, kwargs)
+
+    TensorVariable.call_method = call  # type: ignore[method-assign]
 
 
 def _varying(data: Any) -> list[Any]:
@@ -120,16 +127,21 @@ def _varying(data: Any) -> list[Any]:
     return _varying(vars(found).get("items", ())) if issubclass(type(found), BaseListVariable) else []
 
 
-def _check_range(number: Any, dtype: Any) -> None:
-    """Guard on a number to be within ``dtype``, or break."""
+def _check_ranges(data: Any, asked: Any) -> None:
+    """Guard on numbers that a tensor is made of to be within the dtype that is asked for, or break."""
+    numbers = _varying(data)
+    dtype = asked.as_python_constant() if numbers and asked is not None and asked.is_python_constant() else None
     if not isinstance(dtype, torch.dtype) or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
         return
-    limits, value = torch.iinfo(dtype), number.sym_num
-    if value >= (limits.min or -limits.max) and value <= limits.max:
+    limits = torch.iinfo(dtype)
+    least, most = limits.min or -limits.max, limits.max
+    if dtype == torch.uint64:  # eager takes no negative number; a trace writes 32 bits of those in lists
+        least, most = 0, torch.iinfo(torch.int32).max
+    if all(number.sym_num >= least and number.sym_num <= most for number in numbers):
         return
     unimplemented(
         gb_type="a number out of the range of a tensor's integers",
         context=f"{dtype}",
-        explanation=f"A number does not fit {dtype}, which eager refuses",
+        explanation=f"A number does not fit {dtype}, which eager refuses or a trace writes otherwise",
         hints=["Use a wider dtype"],
     )

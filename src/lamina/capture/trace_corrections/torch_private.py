@@ -32,7 +32,7 @@ from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from lamina.capture.external_state.reads import users_own
 
-__all__ = ["compiles_for_lamina", "correct_traces", "guard_without_graph", "to_subclass"]
+__all__ = ["compiles_for_lamina", "correct_traces", "guard_without_graph", "to_subclass", "traces_for_lamina"]
 
 
 def compiles_for_lamina(output: Any) -> bool:
@@ -44,6 +44,15 @@ def compiles_for_lamina(output: Any) -> bool:
             return True
         compiler = getattr(compiler, "_torchdynamo_orig_backend", None) or getattr(compiler, "compiler_fn", None)
     return False
+
+
+def traces_for_lamina() -> bool:
+    """Whether this thread traces for one of Lamina's backends."""
+    try:
+        tx = InstructionTranslator.current_tx()
+    except AttributeError:  # none has ever run in this thread
+        return False
+    return tx is not None and compiles_for_lamina(tx.output)
 
 
 def correct_traces() -> None:

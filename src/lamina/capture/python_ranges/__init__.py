@@ -1,0 +1,1 @@
+"""Ranges, slices and texts with Python numbers that vary between calls."""
