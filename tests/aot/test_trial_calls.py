@@ -55,6 +55,10 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (lambda e, x: torch.cat([e, x], out=x), (floats(0), floats(4, 6))),
     (lambda x, o: torch.complex(x, x, out=o), (doubles(3), torch.zeros(3, dtype=torch.complex64))),
     (lambda x, o: torch.multinomial(x, 2, out=o), (doubles(1, 2).abs(), doubles(1, 2))),
+    (lambda x: torch.arange(3, dtype=torch.bool), (floats(3),)),
+    (lambda x: torch.eye(3, dtype=torch.uint16), (floats(3),)),
+    (lambda x: torch.full((2,), 1e39), (floats(3),)),
+    (lambda x: torch.full((2,), 1e5, dtype=torch.float16), (floats(3),)),
 ]
 
 

@@ -17,6 +17,7 @@ from lamina.aot.out_of_range import out_of_range
 from lamina.aot.overlap import overlapping_write
 from lamina.aot.overlapping_views import look_elsewhere
 from lamina.aot.refused_calls import refused_call
+from lamina.aot.refused_numbers import refused_number
 from lamina.aot.relations import view_of_windows
 from lamina.aot.replayed import unknown_view
 from lamina.aot.split_functions import split_function
@@ -38,6 +39,7 @@ _CHECKS: tuple[Callable[[GraphModule], Reason | None], ...] = (
     overlapping_write,
     _assumed_size,
     refused_call,
+    refused_number,
     out_of_range,
     other_in_eager,
     inexact_integers,

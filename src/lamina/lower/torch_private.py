@@ -64,7 +64,8 @@ _NO_BOUND = -(2**31)
 def lowest(symbol: sympy.Symbol, env: Any) -> int | None:
     """The least value of a symbol that its environment proves; ``None`` where there is none, 1 for any above that.
 
-    That an integer is one of 32 bits says nothing that a kernel would use. The answer is kept, so that a symbol stays the same when its environment learns more about it.
+    That an integer is one of 32 bits says nothing that a kernel would use. The answer is kept, so that a symbol stays
+    the same when its environment learns more about it.
     """
     known = _LOWEST.setdefault(env, {})
     if symbol not in known:

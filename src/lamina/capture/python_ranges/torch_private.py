@@ -70,7 +70,7 @@ def _keep_ranges() -> None:
         return int(_is_in(number, *(one.as_python_constant() for one in self.items)))
 
     setattr(RangeVariable, method, ask)
-    RangeVariable.range_count = count  # type: ignore[method-assign]
+    RangeVariable.range_count = count  # type: ignore
 
 
 def _is_in(number: torch.SymInt, start: int, stop: int, step: int) -> bool:
@@ -87,7 +87,7 @@ def _take_numbers() -> None:
     def get(self: Any, tx: Any, place: Any) -> Any:
         return get_any(self, tx, _at_hand(place) if compiles_for_lamina(tx.output) else place)
 
-    RangeVariable.getitem_const = get  # type: ignore[method-assign]
+    RangeVariable.getitem_const = get  # type: ignore
 
     def take(kind: Any, applies: Callable[[Any, str], bool]) -> None:
         call_any = kind.call_method
