@@ -207,6 +207,11 @@ def test_options_of_the_command() -> None:
     done = run.invoke(app, ["fuzz", "--programs", "1", "--only", "pointwise", "--seed", "1", *options])
     assert done.exit_code == 0, done.output
     assert "1 programs from seed 1: 0 differ" in done.output
+    told = run.invoke(app, ["fuzz", "--programs", "1", "--compile", f"{WRONG}:mode", "--json"])
+    assert told.exit_code == 1
+    read = json.loads(told.stdout)
+    assert (read["programs"], read["own"], read["findings"][0]["seed"]) == (1, 1, 0)
+    assert "seed 0" in told.stderr
     wrong = run.invoke(app, ["fuzz", "--programs", "1", "--options", "numerics"])
     assert isinstance(wrong.exception, BadArgument)
     assert "sets no option" in str(wrong.exception)

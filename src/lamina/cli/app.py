@@ -133,13 +133,14 @@ def fuzz(
     options: Annotated[
         list[str] | None, typer.Option(help="Lamina's, as capture=own or dynamic=true; may be given again.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts and what differs as JSON.")] = False,
 ) -> None:
     """Run random programs eagerly and compiled, and tell what differs; exits with status 1 if anything does.
 
     Example: lamina fuzz --programs 50 --seed 7 --to found
     """
     target = "+".join((compile, *(options or ())))
-    raise typer.Exit(run_fuzz(programs, seed, target, only or [], workers, seconds, to))
+    raise typer.Exit(run_fuzz(programs, seed, target, only or [], workers, seconds, to, as_json))
 
 
 @app.command()

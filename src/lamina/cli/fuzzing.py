@@ -15,16 +15,27 @@ from lamina.blame.scripts import Call, Stop, run_target
 from lamina.errors import BadArgument
 from lamina.programs import found_program
 from lamina.testing.fuzz import Finding, fuzz, minify_file
+from lamina.testing.fuzz.campaign import dumps
 from lamina.testing.verify import verify
 
 __all__ = ["run_fuzz", "run_minify"]
 
 
 def run_fuzz(
-    programs: int, seed: int, target: str, only: Sequence[str], workers: int, seconds: float, to: Path | None
+    programs: int,
+    seed: int,
+    target: str,
+    only: Sequence[str],
+    workers: int,
+    seconds: float,
+    to: Path | None,
+    as_json: bool = False,
 ) -> int:
-    """Run the programs, print each that differs, and return the exit status: 0 if none does by the compiler's fault."""
-    out = Console(highlight=False, soft_wrap=True)
+    """Run the programs, print each that differs, and return the exit status: 0 if none does by the compiler's fault.
+
+    With ``as_json`` the counts and findings are printed as JSON at the end, and each finding to the error stream.
+    """
+    out = Console(stderr=as_json, highlight=False, soft_wrap=True)
     if to is not None:
         _folder(to)
 
@@ -36,6 +47,8 @@ def run_fuzz(
 
     campaign = fuzz(programs, seed, target=target, only=only, workers=workers, seconds=seconds, each=tell)
     out.print(str(campaign), markup=False)
+    if as_json:
+        Console(soft_wrap=True, highlight=False).print(dumps(campaign), markup=False, end="")
     return 1 if campaign.own else 0
 
 

@@ -58,14 +58,11 @@ _LOWEST: WeakKeyDictionary[Any, dict[sympy.Symbol, int | None]] = WeakKeyDiction
 """By environment of symbols."""
 
 
-_NO_BOUND = -(2**31)
-
-
 def lowest(symbol: sympy.Symbol, env: Any) -> int | None:
     """The least value of a symbol that its environment proves; ``None`` where there is none, 1 for any above that.
 
-    That an integer is one of 32 bits says nothing that a kernel would use. The answer is kept, so that a symbol stays
-    the same when its environment learns more about it.
+    A negative bound counts as none: such integers are divided and compared with care whatever it is. The answer is
+    kept, so that a symbol stays the same when its environment learns more about it.
     """
     known = _LOWEST.setdefault(env, {})
     if symbol not in known:
@@ -74,7 +71,7 @@ def lowest(symbol: sympy.Symbol, env: Any) -> int | None:
         proved = int(low) if isinstance(low, sympy.Integer) else None
         if symbol.is_positive:
             proved = 1
-        known[symbol] = None if proved is None or proved <= _NO_BOUND else min(proved, 1)
+        known[symbol] = None if proved is None or proved < 0 else min(proved, 1)
     return known[symbol]
 
 
