@@ -47,7 +47,7 @@ def refused_number(gm: GraphModule) -> Reason | None:
     return None
 
 
-@functools.cache
+@functools.lru_cache(256)
 def _without_kernel(name: str, dtype: torch.dtype) -> str:
     try:
         _MADE[name](dtype)
