@@ -40,6 +40,7 @@ from lamina.base.torch_private import fresh_symbols_dropped
 from lamina.base.user_frames import with_users_frames
 from lamina.capture.behind_torch import log_behind_torch
 from lamina.capture.dynamo import compile_callable, compiled_graph, guarded, note_behind_torch
+from lamina.capture.entry.torch_private import compiling_alone
 from lamina.capture.modes.torch_private import has_function_modes
 from lamina.capture.own.callable import interpreted_callable, interprets
 from lamina.capture.own.guards.library import Library, machine_of, machine_source
@@ -263,7 +264,8 @@ def compile_graph(
         trial = trial_of(gm, example_inputs, backend, options, record, name, plans)
         if trial is not None and trial.eager is not None:
             return trial.eager
-        compiled = _compiled(gm, example_inputs, options, backend, Notes(record, name, told), plans)
+        with compiling_alone():
+            compiled = _compiled(gm, example_inputs, options, backend, Notes(record, name, told), plans)
         return compiled.run if trial is None else trial.entry(compiled.run, compiled.by_eager)
     except Exception as error:
         return _as_captured(error, gm, "compiling it", name, options, record)

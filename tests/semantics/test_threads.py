@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Semaphore
+from importlib import import_module
+from threading import Barrier, Event, Semaphore
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import lamina
 from benchmarks.compilers import CompileFunction
+from lamina.capture.entry.torch_private import compile_lock
 
 THREADS = 4
 
@@ -115,3 +118,45 @@ def test_one_thread_trains_while_another_infers(compile: CompileFunction) -> Non
     with ThreadPoolExecutor(2) as pool:
         for future in [pool.submit(train), pool.submit(infer)]:
             future.result()
+
+
+def test_graphs_compile_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FX keeps one trace's patches for all threads; a backend may be called without Dynamo, which has a lock."""
+    seen: list[str] = []
+    inside, asked, driver = Event(), Semaphore(0), import_module("lamina.compile")
+    within = driver._compiled
+
+    class Noting:
+        def __enter__(self) -> None:
+            asked.release()
+            compile_lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            compile_lock.release()
+
+    def compiled(*arguments: object) -> object:
+        seen.append("begins")
+        if not inside.is_set():
+            inside.set()
+            for _ in range(2):  # this thread, and the other one
+                assert asked.acquire(timeout=60)
+        made = within(*arguments)
+        seen.append("ends")
+        return made
+
+    monkeypatch.setattr("lamina.capture.entry.torch_private.compile_lock", Noting())
+    monkeypatch.setattr(driver, "_compiled", compiled)
+    x = torch.ones(4)
+
+    def compile_one() -> Tensor:
+        graph = torch.fx.symbolic_trace(lambda x: (x.tanh(),))
+        next(iter(graph.graph.nodes)).meta["example_value"] = x
+        return lamina.lamina_backend(graph, [x])(x)[0]
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(compile_one)
+        assert inside.wait(60)
+        second = pool.submit(compile_one)
+        first.result()
+        second.result()
+    assert seen == ["begins", "ends", "begins", "ends"]

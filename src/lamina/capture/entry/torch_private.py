@@ -6,7 +6,8 @@ import functools
 import hashlib
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from inspect import getsource
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -37,7 +38,7 @@ from lamina.capture.frames.torch_private import SKIPPED, callback_within
 from lamina.capture.log import CaptureLog
 from lamina.errors import LaminaError
 
-__all__ = ["improve_entry"]
+__all__ = ["compiling_alone", "improve_entry"]
 
 _dynamo: Any = eval_frame  # its stubs lack names that it takes from C, and those of other versions
 
@@ -100,6 +101,17 @@ def _kind_of(module: torch.nn.Module) -> object:
     tensors = (*module.named_parameters(), *module.named_buffers())
     looks = tuple((name, None if is_lazy(t) else t.shape, t.dtype, t.device) for name, t in tensors)
     return parts, looks
+
+
+@contextmanager
+def compiling_alone() -> Iterator[None]:
+    """Inside, no other thread captures or compiles; it may be entered again. Others that enter it wait.
+
+    FX keeps what a trace has patched in one place for all threads: of two traces at once, the first that ends would
+    undo the other's patches.
+    """
+    with compile_lock:
+        yield
 
 
 def _traced_by_this_thread() -> bool:
