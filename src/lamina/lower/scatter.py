@@ -24,7 +24,7 @@ from lamina.lower.positions import (
 )
 from lamina.lower.reshaping import reshaped
 from lamina.lower.rules import Decline, rule
-from lamina.lower.sums import rounded_sums, sums_of_halves
+from lamina.lower.sums import rounded_sums, sums_of_halves, sums_of_halves_on_cpus
 from lamina.lower.values import TensorValue
 
 __all__: list[str] = []
@@ -124,8 +124,20 @@ def scatter(low: Lowering, node: Node, x: TensorValue, dim: int, index: TensorVa
 def scatter_add(
     low: Lowering, node: Node, x: TensorValue, dim: int, index: TensorValue, source: TensorValue
 ) -> TensorValue:
+    return _added(low, node, x, dim, index, source, include_self=True)
+
+
+def _added(
+    low: Lowering, node: Node, x: TensorValue, dim: int, index: TensorValue, source: TensorValue, include_self: bool
+) -> TensorValue:
+    """``source`` added to ``x`` at ``index``; places that are added to begin at zero without ``include_self``."""
     low.plain(x.dtype)
-    return _scatter_into(low, node, copy_of(low, node, x), dim, index, source, "add")
+    sums = sums_of_halves_on_cpus(low, node, x)
+    out = copy_of(low, node, x) if sums is None else sums
+    if not include_self:
+        _scatter_into(low, node, out, dim, index, 0, "set")
+    _scatter_into(low, node, out, dim, index, source, "add")
+    return out if sums is None else rounded_sums(low, node, sums)
 
 
 @rule("aten.scatter.reduce", "aten.scatter.value_reduce")
@@ -152,11 +164,7 @@ def scatter_reduce(
 ) -> TensorValue:
     if reduce != "sum":
         raise Decline(f"colliding indices combined by {reduce}")
-    low.plain(x.dtype)
-    out = copy_of(low, node, x)
-    if not include_self:
-        _scatter_into(low, node, out, dim, index, 0, "set")
-    return _scatter_into(low, node, out, dim, index, source, "add")
+    return _added(low, node, x, dim, index, source, include_self)
 
 
 def _along(
@@ -170,10 +178,15 @@ def _along(
     wrapped: bool = False,
     who: str = "",
     error: str = "IndexError",
+    in_float: bool = False,
 ) -> TensorValue:
-    """A copy of ``x`` in which slice ``index[k]`` of dimension ``dim`` takes slice ``k`` of what ``value`` gives."""
+    """A copy of ``x`` in which slice ``index[k]`` of dimension ``dim`` takes slice ``k`` of what ``value`` gives.
+
+    With ``in_float`` a result of half precision is added up in float32 on CPUs.
+    """
     low.plain(x.dtype)
-    out = copy_of(low, node, x)
+    sums = sums_of_halves_on_cpus(low, node, x) if in_float else None
+    out = copy_of(low, node, x) if sums is None else sums
     dim, target, places = dimension(dim, x.rank), at_least_1d(out), at_least_1d(index)
     b = low.nest(node, replaced(target.shape, dim, places.shape[0]))
     found = wrapped_index if wrapped else bounded_index
@@ -181,7 +194,7 @@ def _along(
     place = found(b, b.load(places, [b.axes[dim]]), size, who + out_of_range(dim, size), error)
     b.store(target, value(b), replaced(b.axes, dim, place), mode)
     low.finish(b)
-    return out
+    return out if sums is None else rounded_sums(low, node, sums)
 
 
 def _slices(b: NestBuilder, source: TensorValue, dim: int) -> Value:
@@ -211,7 +224,8 @@ def index_add(
 
     # Along an outer dimension eager adds by its scatter_add, which has another error.
     scattered = x.rank > 1 and alpha == 1 and dimension(dim, x.rank) in (0, x.rank - 1)
-    return _along(low, node, x, dim, index, value, "add", error="RuntimeError" if scattered else "IndexError")
+    error = "RuntimeError" if scattered else "IndexError"
+    return _along(low, node, x, dim, index, value, "add", error=error, in_float=scattered)
 
 
 @rule("aten.index_copy.default")

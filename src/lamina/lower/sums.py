@@ -9,7 +9,7 @@ from lamina.lower.context import Lowering
 from lamina.lower.sizes import expr_of
 from lamina.lower.values import TensorValue
 
-__all__ = ["rounded_sums", "sums_of_halves"]
+__all__ = ["rounded_sums", "sums_of_halves", "sums_of_halves_on_cpus"]
 
 
 def sums_of_halves(low: Lowering, node: Node, x: TensorValue | None = None) -> TensorValue | None:
@@ -18,8 +18,17 @@ def sums_of_halves(low: Lowering, node: Node, x: TensorValue | None = None) -> T
     As in eager's CUDA kernels, which sort the places and add up in float32; added one by one in half precision, many
     terms at one place would lose what they add. Eager's CPU kernels do add up in half precision.
     """
+    return None if node.meta["val"].device.type == "cpu" else _sums(low, node, x)
+
+
+def sums_of_halves_on_cpus(low: Lowering, node: Node, x: TensorValue) -> TensorValue | None:
+    """The same for calls whose kernels add up in float32 on CPUs (``scatter_add``), and on GPUs in half precision."""
+    return _sums(low, node, x) if node.meta["val"].device.type == "cpu" else None
+
+
+def _sums(low: Lowering, node: Node, x: TensorValue | None) -> TensorValue | None:
     value = node.meta["val"]
-    if value.device.type == "cpu" or value.dtype not in (torch.bfloat16, torch.float16):
+    if value.dtype not in (torch.bfloat16, torch.float16):
         return None
     wide = low.buffer(f"{node.name}_sums", "float32", [expr_of(n) for n in value.shape], device=str(value.device))
     return low.into(node, wide, lambda v: v, 0.0 if x is None else x, dtype="float32")
