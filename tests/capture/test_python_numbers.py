@@ -46,7 +46,7 @@ PROGRAMS: dict[str, tuple[Callable[[Tensor, Any], Any], tuple[Any, ...]]] = {
     "product beyond 64 bits": (lambda x, k: (x * (k * 2**62), x.long() + k * k), WORDS),
     "sum beyond 64 bits": (lambda x, k: x * (k + (2**63 - 4)), WORDS),
     "difference beyond 64 bits": (lambda x, k: x * (-(2**63) - k), WORDS),
-    "power beyond 64 bits": (lambda x, k: (x * (k % 7) ** 23, k**3), WORDS),
+    "power beyond 64 bits": (lambda x, k: (x * (k % 7) ** 23, k**3, x * abs(k % 7) ** (k % 5)), WORDS),
     "float beyond a tensor's": (lambda x, k: torch.full((2,), k), (1.5, 2.5, 1e39, 3.5, -1e300, math.inf)),
     "float beyond half's": (lambda x, k: torch.full((2,), k, dtype=torch.float16), (1.5, 2.5, 65504.0, 65520.0)),
     "factor beyond a tensor's": (lambda x, k: torch.add(x.int(), x.int(), alpha=k), SIZES),

@@ -247,9 +247,13 @@ def _guard_words() -> None:
 
         @functools.wraps(compute_any)
         def compute(self: Any, other: Any) -> Any:
-            result, terms = compute_any(self, other), (self, other)
-            if result.pytype is not int or result.is_constant() or not _guards(terms) or _has_64_bits(result):
-                return result
+            terms = (self, other)
+            if not _guards(terms):
+                return compute_any(self, other)
+            if name != "pow_by_natural" or self.is_constant() or other.is_constant():
+                result = compute_any(self, other)
+                if result.pytype is not int or result.is_constant() or _has_64_bits(result):
+                    return result
             return _node(self, function(*map(_hint, terms)))
 
         setattr(SymNode, name, compute)
