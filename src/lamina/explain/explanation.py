@@ -84,8 +84,12 @@ def _lines(record: Record) -> list[str]:
 
 
 def _seconds(seconds: dict[str, float]) -> list[str]:
-    largest = sorted(seconds.items(), key=lambda item: -item[1])[:6]
-    said = ", ".join(f"{name} {value:.2f}" for name, value in largest if value >= 0.005)
+    beside = sum(value for name, value in seconds.items() if name.startswith("build"))
+    waited = ((name, value) for name, value in seconds.items() if not name.startswith("build"))
+    largest = sorted(waited, key=lambda item: -item[1])[:6]
+    parts = [", ".join(f"{name} {value:.2f}" for name, value in largest if value >= 0.005)]
+    parts += [f"build {beside:.2f} beside the other stages"] if beside >= 0.005 else []
+    said = "; ".join(filter(None, parts))
     return [f"  seconds: {said}"] if said else []
 
 

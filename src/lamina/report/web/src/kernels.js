@@ -19,6 +19,9 @@ const COLUMNS = [
   ["candidates", "Tried", (k) => k.candidates.length],
 ];
 
+// Columns that are left out where no kernel has the figure.
+const OPTIONAL = new Set(["shared", "candidates"]);
+
 const SAID =
   "Time is the median of launches that were measured. The roofline is the time in which the bytes could be copied or the operations " +
   "computed, whichever is more; what lies in caches goes faster. Registers are those of a thread of a GPU, or vector registers; spills " +
@@ -40,6 +43,7 @@ export function Kernels({ report, what }) {
       candidates: candidates.get(k.name) ?? [],
     }));
   }, [report]);
+  const columns = COLUMNS.filter(([name, , of]) => !OPTIONAL.has(name) || kernels.some((k) => of(k) > (name === "candidates" ? 0 : -1)));
   const value = COLUMNS.find(([name]) => name === order[0])[2];
   const sorted = [...kernels].sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * order[1]);
   return html`
@@ -50,7 +54,7 @@ export function Kernels({ report, what }) {
       <table class="wide">
         <thead>
           <tr>
-            ${COLUMNS.map(
+            ${columns.map(
               ([name, label]) => html`<th key=${name} class=${name === "name" || name === "schedule" ? "" : "number"}
                 aria-sort=${order[0] === name ? (order[1] > 0 ? "ascending" : "descending") : "none"}>
                 <button class="head" onClick=${() => setOrder([name, order[0] === name ? -order[1] : -1])}>
@@ -61,7 +65,7 @@ export function Kernels({ report, what }) {
           </tr>
         </thead>
         <tbody>
-          ${sorted.map((k) => html`<${Row} key=${k.name} report=${report} kernel=${k} open=${open === k.name} toggle=${() => setOpen(open === k.name ? "" : k.name)} />`)}
+          ${sorted.map((k) => html`<${Row} key=${k.name} columns=${columns} report=${report} kernel=${k} open=${open === k.name} toggle=${() => setOpen(open === k.name ? "" : k.name)} />`)}
         </tbody>
       </table>
     </section>
@@ -73,11 +77,12 @@ function known(value, format) {
   return value === undefined ? "" : format(value);
 }
 
-function Row({ report, kernel, open, toggle }) {
+function Row({ columns, report, kernel, open, toggle }) {
   const text = report.byKey.get(`kernel:${kernel.name}`);
+  const has = (column) => columns.some(([name]) => name === column);
   return html`
     <tr class=${open ? "open" : ""}>
-      <td><button class="link" aria-expanded=${open} onClick=${toggle}>${open ? "▾" : "▸"} ${kernel.name}</button></td>
+      <td><button class="link hanging" aria-expanded=${open} onClick=${toggle}>${open ? "▾" : "▸"} ${kernel.name}</button></td>
       <td class="number">${count(kernel.launches.length)}</td>
       <td>${kernel.kinds}</td>
       <td class="number">${bytes(kernel.bytes)}</td>
@@ -86,11 +91,11 @@ function Row({ report, kernel, open, toggle }) {
       <td class="number">${known(kernel.share, percent)}</td>
       <td class="number">${known(kernel.registers, count)}</td>
       <td class="number">${known(kernel.spills, count)}</td>
-      <td class="number">${known(kernel.shared, bytes)}</td>
-      <td class="number">${kernel.candidates.length || ""}</td>
+      ${has("shared") && html`<td class="number">${known(kernel.shared, bytes)}</td>`}
+      ${has("candidates") && html`<td class="number">${kernel.candidates.length || ""}</td>`}
     </tr>
     ${open &&
-    html`<tr class="more"><td colspan=${COLUMNS.length}>
+    html`<tr class="more"><td colspan=${columns.length}>
       ${kernel.schedules.map((one) => html`<pre>${one}</pre>`)}
       <p>
         ${plural(kernel.nests, "nest")} with ${plural(kernel.equations, "equation")},
@@ -102,7 +107,7 @@ function Row({ report, kernel, open, toggle }) {
       <p>
         Launched by
         ${kernel.launches.map(
-          (one) => html` <button class="link" onClick=${() => go("trace", `loops:${one.region}/${one.step}`)}>${one.region} ${one.step}</button>`,
+          (one, i) => html`${i ? ", " : " "}<button class="link" onClick=${() => go("trace", `loops:${one.region}/${one.step}`)}>${one.region} ${one.step}</button>`,
         )}
       </p>
       ${kernel.candidates.length > 0 &&
@@ -140,7 +145,7 @@ function Intensity({ kernels }) {
             { ...axis, label: "bytes moved by a launch", labelSize: 22, values: (_, all) => all.map((v) => (v === null ? "" : bytes(v))) },
             { ...axis, label: "operations", labelSize: 22, size: 64, values: (_, all) => all.map((v) => (v === null ? "" : operations(v))) },
           ],
-          series: [{}, { stroke: colour("--accent"), fill: colour("--accent"), paths: () => null, points: { show: true, size: 7 } }],
+          series: [{}, { stroke: colour("--accent"), fill: colour("--accent"), paths: () => null, points: { show: true, size: 7, fill: colour("--accent") } }],
         },
         [shown.map((k) => k.bytes), shown.map((k) => k.flops)],
         place.current,

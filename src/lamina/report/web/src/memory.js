@@ -65,8 +65,9 @@ function Chart({ memory, steps, pick }) {
           width: place.current.clientWidth || 900,
           height: 240,
           scales: { x: { time: false } },
+          legend: { live: false },
           axes: [
-            { ...axis, label: "step", labelSize: 22 },
+            { ...axis, label: "step", labelSize: 22, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] },
             { ...axis, size: 74, values: (_, all) => all.map((v) => bytes(v)) },
           ],
           series: [

@@ -52,7 +52,7 @@ export function Difference({ before, after, language }) {
         extensions: [
           ...plainExtensions(language, after.length),
           ...(before && !same
-            ? [unifiedMergeView({ original: before, mergeControls: false, gutter: true, collapseUnchanged: { margin: 3, minSize: 6 } })]
+            ? [unifiedMergeView({ original: before, mergeControls: false, gutter: true, diffConfig: { scanLimit: 20_000, timeout: 500 }, collapseUnchanged: { margin: 3, minSize: 6 } })]
             : []),
         ],
       }),
