@@ -17,7 +17,8 @@ from typing import Any
 from lamina.base.files import files
 from lamina.base.text import Writer, literal, one_line, tuple_text
 from lamina.ir import loops_read
-from lamina.ir.access import arguments, origins, provenance, views
+from lamina.ir.access import origins, provenance
+from lamina.ir.expressions import atoms_of, nest_atoms, program_exprs, step_exprs
 from lamina.ir.index import Atom, Axis, Div, Expr, Loaded, Mod, Size
 from lamina.ir.loops import (
     Buffer,
@@ -38,16 +39,21 @@ from lamina.ir.loops import (
     Source,
     Store,
 )
+from lamina.ir.step_texts import StepTexts
 
 __all__ = ["Printer", "equation_text", "print_nest", "print_program", "read_nest", "read_program"]
 
 HEADER = "from lamina.ir.loops_read import *  # the names below, without simplification"
 
 
-def print_program(program: LoopProgram) -> str:
-    """Python text that defines ``program``. Linear in the number of equations, buffers and sources."""
+def print_program(program: LoopProgram, texts: StepTexts | None = None) -> str:
+    """Python text that defines ``program``. Linear in the number of equations, buffers and sources.
+
+    ``texts`` has what was printed of steps of other programs, and takes that of this one's.
+    """
     out = Writer()
     printer = Printer(out, program.sources)
+    printer.texts = texts if texts is not None and texts.sources is program.sources else None
     nests = sum(isinstance(s, Nest) for s in program.steps)
     count = f"{nests} nests, {len(program.steps) - nests} library calls"
     out.line(f'"""Loop program {printer.comment_safe(program.name)}: {count}."""')
@@ -56,7 +62,7 @@ def print_program(program: LoopProgram) -> str:
     printer.declare_sizes(program_exprs(program.buffers, program.inputs, program.outputs), program.steps)
     printer.listing("buffers", (printer.buffer(b) for b in program.buffers))
     names = [printer.step(step) for step in program.steps]
-    printer.listing("sources", (f"Source{tuple_of_strings(s.node, s.op, s.place)}" for s in program.sources))
+    printer.sources_listing(program.sources)
     with out.indent("program = LoopProgram(", ")"):
         out.line(f"{program.name!r},")
         out.line(f"{printer.inputs(program.inputs)},")
@@ -127,7 +133,9 @@ class Printer:
         self.names: set[str] = {*loops_read.__all__, *keyword.kwlist, *dir(builtins)}
         self.names |= {"buffers", "plan", "program", "sources"}
         self.variables: dict[Atom, str] = {}
-        self._plain = True
+        self.plain = True
+        self.texts: StepTexts | None = None
+        self.size_names: set[str] = set()
         self._comments: dict[tuple[str, ...], str] = {}
 
     # ---- names ------------------------------------------------------------------------------------------------
@@ -155,7 +163,7 @@ class Printer:
         scope.add(name)
         self.names.add(name)
         if name != atom.name:
-            self._plain = False
+            self.plain = False
         self.variables[atom] = name
         return name
 
@@ -163,7 +171,7 @@ class Printer:
         """Source text of an expression."""
         if not expr.terms:
             return str(expr.const)
-        return str(expr) if self._plain else expr.text(self._atom)
+        return str(expr) if self.plain else expr.text(self._atom)
 
     def _atom(self, atom: Atom) -> str:
         if isinstance(atom, Div | Mod):
@@ -192,14 +200,9 @@ class Printer:
 
     def declare_sizes(self, exprs: Iterable[Expr], steps: Iterable[Any]) -> None:
         """A line for each size that occurs anywhere."""
-        atoms: set[Atom] = set()
-        for e in exprs:
-            if e.terms:
-                atoms |= e.atoms()
+        atoms = atoms_of(exprs)
         for step in steps:
-            for e in step_exprs(step):
-                if e.terms:
-                    atoms |= e.atoms()
+            atoms |= atoms_of(step_exprs(step)) if self.texts is None else self.texts.atoms(step)
         seen: set[Atom] = set()
         sizes: set[Size] = set()
         while atoms:
@@ -245,6 +248,13 @@ class Printer:
             for line in made:
                 self.out.line(f"{line},")
 
+    def sources_listing(self, sources: Sequence[Source]) -> None:
+        """The tuple of sources."""
+        lines = self.texts.source_lines if self.texts is not None else []
+        if not lines:
+            lines += [f"Source{tuple_of_strings(s.node, s.op, s.place)}" for s in sources]
+        self.listing("sources", lines)
+
     def buffer(self, b: Buffer) -> str:
         """A buffer's declaration."""
         rest = f", {b.device!r}, {b.kind!r}" if b.kind != "temp" else f", {b.device!r}" if b.device != "cpu" else ""
@@ -254,11 +264,19 @@ class Printer:
 
     def step(self, step: Nest | LibraryCall) -> str:
         """Lines that define a step; returns its variable."""
-        if isinstance(step, Nest):
-            return self.nest_variable(step, step.name)
         name = self.fresh(step.name)
-        self.library(step, name)
+        if self.texts is None:
+            self.define(step, name)
+        else:
+            self.texts.print(self, step, name)
         return name
+
+    def define(self, step: Nest | LibraryCall, name: str) -> None:
+        """Lines that define a step as ``name``."""
+        if isinstance(step, Nest):
+            self.nest(step, name)
+        else:
+            self.library(step, name)
 
     def nest(self, nest: Nest, name: str) -> None:
         """Lines that define a nest."""
@@ -353,47 +371,3 @@ class Printer:
 def literal_tuple(values: Iterable[str | None]) -> str:
     """A tuple of strings."""
     return tuple_text(map(repr, values))
-
-
-def step_exprs(step: Any) -> Iterable[Expr]:
-    """Every expression that a nest or a library call holds."""
-    if isinstance(step, Nest):
-        yield from (axis.extent for axis in step.axes)
-        for eqn in step.body:
-            if isinstance(eqn, Load | Store):
-                yield from eqn.index
-            elif isinstance(eqn, Index):
-                yield eqn.expr
-            elif isinstance(eqn, Random):
-                yield eqn.index
-                if isinstance(eqn.stream, Expr):
-                    yield eqn.stream
-    else:
-        for v in views(step):
-            yield from (*v.shape, *v.strides, v.offset)
-        yield from (a for a in arguments(step) if isinstance(a, Expr))
-
-
-def nest_atoms(nest: Nest) -> set[Atom]:
-    """Every atom of a nest's index expressions."""
-    found: set[Atom] = set()
-    for e in set(step_exprs(nest)):
-        if e.terms:
-            found |= e.atoms()
-    return found
-
-
-def program_exprs(
-    buffers: Iterable[Buffer],
-    inputs: Iterable[str | SizeInput | None],
-    outputs: Iterable[BufferView | Expr | None],
-) -> Iterable[Expr]:
-    """Every expression in the declarations of a program."""
-    for b in buffers:
-        yield from (*b.shape, *b.strides)
-    yield from (i.expr for i in inputs if isinstance(i, SizeInput))
-    for o in outputs:
-        if isinstance(o, BufferView):
-            yield from (*o.shape, *o.strides, o.offset)
-        elif isinstance(o, Expr):
-            yield o

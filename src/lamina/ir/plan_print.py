@@ -8,8 +8,9 @@ from lamina.base.decision import Decision
 from lamina.base.files import files
 from lamina.base.text import Writer, literal, tuple_text
 from lamina.ir.access import origins
+from lamina.ir.expressions import program_exprs, step_exprs
 from lamina.ir.index import Expr
-from lamina.ir.loops_print import HEADER, Printer, evaluate, literal_tuple, program_exprs, step_exprs, tuple_of_strings
+from lamina.ir.loops_print import HEADER, Printer, evaluate, literal_tuple, tuple_of_strings
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Place, Plan, PlanStep, Schedule
 
 __all__ = ["print_plan", "read_plan"]

@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 from lamina.base.region_names import graph_of
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_print import print_program
+from lamina.ir.step_texts import StepTexts
 from lamina.record import Record, Stage
 from lamina.report.brief_graphs import Ends, brief_text
 from lamina.report.regions import Region
@@ -100,12 +101,13 @@ def _add_region(found: Passes, region: Region, steps: Sequence[tuple[str, LoopPr
     if region.lowered is None or region.program is None:
         return
     numbers = {stage.name: number for number, stage in region.stages}
-    before, last = print_program(region.lowered), region.lowered
+    texts = StepTexts(region.lowered.sources)
+    before, last = print_program(region.lowered, texts), region.lowered
     found.add(region.name, "lower", "", before, [numbers["lower"]])
     if "fuse" not in numbers:
         return
     for name, program in steps or _fused_again(region.lowered, region.program):
-        after = before if program is last else print_program(program)
+        after = before if program is last else print_program(program, texts)
         found.add(region.name, name, before, after, [numbers["fuse"]] if after != before else [])
         before, last = after, program
 
