@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import keyword
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lamina.base.files import files
@@ -62,7 +63,9 @@ def print_program(program: LoopProgram, texts: StepTexts | None = None) -> str:
     printer.declare_sizes(program_exprs(program.buffers, program.inputs, program.outputs), program.steps)
     printer.listing("buffers", (printer.buffer(b) for b in program.buffers))
     names = [printer.step(step) for step in program.steps]
-    printer.sources_listing(program.sources)
+    sources = printer.texts.source_lines if printer.texts is not None else []
+    sources += [f"Source{tuple_of_strings(s.node, s.op, s.place)}" for s in ([] if sources else program.sources)]
+    printer.listing("sources", sources)
     with out.indent("program = LoopProgram(", ")"):
         out.line(f"{program.name!r},")
         out.line(f"{printer.inputs(program.inputs)},")
@@ -248,13 +251,6 @@ class Printer:
             for line in made:
                 self.out.line(f"{line},")
 
-    def sources_listing(self, sources: Sequence[Source]) -> None:
-        """The tuple of sources."""
-        lines = self.texts.source_lines if self.texts is not None else []
-        if not lines:
-            lines += [f"Source{tuple_of_strings(s.node, s.op, s.place)}" for s in sources]
-        self.listing("sources", lines)
-
     def buffer(self, b: Buffer) -> str:
         """A buffer's declaration."""
         rest = f", {b.device!r}, {b.kind!r}" if b.kind != "temp" else f", {b.device!r}" if b.device != "cpu" else ""
@@ -265,18 +261,12 @@ class Printer:
     def step(self, step: Nest | LibraryCall) -> str:
         """Lines that define a step; returns its variable."""
         name = self.fresh(step.name)
+        define = partial(self.nest, step) if isinstance(step, Nest) else partial(self.library, step)
         if self.texts is None:
-            self.define(step, name)
+            define(name)
         else:
-            self.texts.print(self, step, name)
+            self.texts.print(self, step, name, define)
         return name
-
-    def define(self, step: Nest | LibraryCall, name: str) -> None:
-        """Lines that define a step as ``name``."""
-        if isinstance(step, Nest):
-            self.nest(step, name)
-        else:
-            self.library(step, name)
 
     def nest(self, nest: Nest, name: str) -> None:
         """Lines that define a nest."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from lamina.base.text import Writer
@@ -36,17 +36,17 @@ class StepTexts:
             found = self._atoms[id(step)] = step, atoms_of(step_exprs(step))
         return found[1]
 
-    def print(self, printer: Printer, step: Nest | LibraryCall, name: str) -> None:
-        """Have ``printer`` write a step that is called ``name``, or what it wrote of the very step before."""
+    def print(self, printer: Printer, step: Nest | LibraryCall, name: str, define: Callable[[str], None]) -> None:
+        """Have ``printer`` ``define`` a step that is called ``name``, or write what it wrote of it before."""
         if not printer.plain:
-            printer.define(step, name)
+            define(name)
             return
         key = (id(step), name, frozenset(printer.size_names))
         found = self._kept.get(key)
         if found is None:
             outer, printer.out = printer.out, Writer()
             try:
-                printer.define(step, name)
+                define(name)
             finally:
                 part, printer.out = printer.out, outer
             if printer.plain:
