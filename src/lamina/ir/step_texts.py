@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lamina.base.text import Writer
 from lamina.ir.expressions import atoms_of, step_exprs
 from lamina.ir.index import Atom
 from lamina.ir.loops import LibraryCall, Nest, Source
 
-if TYPE_CHECKING:
-    from lamina.ir.loops_print import Printer
+__all__ = ["Printing", "StepTexts"]
 
-__all__ = ["StepTexts"]
+
+class Printing(Protocol):
+    """What a printer of steps goes by: where it writes, names that are taken, and what sizes and axes are called.
+
+    ``plain``: all of them are called what they are.
+    """
+
+    out: Writer
+    names: set[str]
+    variables: dict[Atom, str]
+    size_names: set[str]
+    plain: bool
 
 
 class StepTexts:
@@ -36,7 +46,7 @@ class StepTexts:
             found = self._atoms[id(step)] = step, atoms_of(step_exprs(step))
         return found[1]
 
-    def print(self, printer: Printer, step: Nest | LibraryCall, name: str, define: Callable[[str], None]) -> None:
+    def print(self, printer: Printing, step: Nest | LibraryCall, name: str, define: Callable[[str], None]) -> None:
         """Have ``printer`` ``define`` a step that is called ``name``, or write what it wrote of it before."""
         if not printer.plain:
             define(name)
