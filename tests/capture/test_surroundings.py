@@ -319,8 +319,9 @@ def keeps_its_gradient():
         (lambda x: x.is_leaf, (leaf, has_history)),
         (lambda x: x.grad_fn is None, (leaf, has_history)),
         (lambda x: x.output_nr == 0, (has_history, lambda: torch.ones(2, 4, requires_grad=True).unbind()[1])),
+        (lambda x: x._version == 0, (lambda: torch.ones(4), lambda: torch.ones(4).add_(0))),
     ],
-    ids=["base", "view", "gradient", "leaf", "history", "output"],
+    ids=["base", "view", "gradient", "leaf", "history", "output", "version"],
 )
 def test_what_a_tensor_is_part_of(ask, inputs, way):
     def run(x):
@@ -330,6 +331,26 @@ def test_what_a_tensor_is_part_of(ask, inputs, way):
     for make in (*inputs, *inputs):
         x = make()
         assert torch.equal(compiled(x), run(x))
+
+
+@pytest.mark.filterwarnings("ignore::lamina.errors.LaminaWarning")
+@pytest.mark.parametrize("way", WAYS)
+def test_how_often_a_tensor_was_written(way):
+    kept = {}
+
+    def run(x, w):
+        if kept.get("version") != w._version:  # as caches of converted weights do
+            kept.update(version=w._version, cast=w * 2)
+        before = x._version
+        x.add_(1)
+        return x * kept["cast"], before, x._version
+
+    w, compiled = torch.ones(4), WAYS[way](run)
+    for factor in (2, 2, 4, 4):
+        w.fill_(factor / 2)
+        found, *versions = compiled(torch.ones(4), w)
+        assert torch.equal(found, torch.full((4,), 2.0 * factor))
+        assert versions == [0, 1]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -71,7 +71,7 @@ def _gives_scalar(node: torch.fx.Node) -> bool:
 
 
 def _unknown_of_tensors(codes: Sequence[CodeType]) -> str:
-    unknown = sorted(reads.names_read(codes) & {"output_nr", "retains_grad"})
+    unknown = sorted(reads.names_read(codes) & {"_version", "output_nr", "retains_grad"})
     return f"it asks for {' and '.join(unknown)} of a tensor, of which a trace knows nothing" if unknown else ""
 
 
