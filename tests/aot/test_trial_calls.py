@@ -273,3 +273,24 @@ def test_attention_with_a_learned_bias_is_not_left_to_eager() -> None:
     torch.testing.assert_close(ours, eager)
     assert ours.stride() == eager.stride()
     assert not compiled.record.decisions("eager")
+
+
+@pytest.mark.filterwarnings("ignore:lamina leaves")
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda x: torch.unsafe_chunk(x, 2),
+        lambda x: x.unsafe_split(2),
+        lambda x: torch.unsafe_split_with_sizes(x, [1, 3]),
+    ],
+)
+def test_unsafe_parts_lie_in_the_memory_of_the_whole(parts: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+    def written(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        whole = x * 1
+        first, second = parts(whole)
+        first.mul_(2)
+        return whole.sum(), first, second
+
+    x = floats(4, 2)
+    for ours, eager in zip(lamina.compile(written)(x), written(x), strict=True):
+        assert torch.equal(ours, eager)

@@ -341,3 +341,11 @@ VIEW_OF_WINDOWS = _EAGER.add(
     "elements it has the gradient.",
     "return a clone of the view",
 )
+
+UNSAFE_VIEWS = _EAGER.add(
+    49,
+    "{place} gives views that are copies when they are traced",
+    "Parts of unsafe_chunk and unsafe_split lie in the memory of the whole, of which a functional graph knows nothing: "
+    "writes to one would not be seen in the other.",
+    "call chunk() or split()",
+)

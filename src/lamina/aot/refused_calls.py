@@ -20,6 +20,9 @@ _MISTOLD = {
     "multilabel_margin_loss": eager_reasons.COUNTED_LABELS,
     "multilabel_margin_loss_forward": eager_reasons.COUNTED_LABELS,
     "multi_margin_loss": eager_reasons.KEPT_MARGINS,
+    "unsafe_chunk": eager_reasons.UNSAFE_VIEWS,
+    "unsafe_split": eager_reasons.UNSAFE_VIEWS,
+    "unsafe_split_with_sizes": eager_reasons.UNSAFE_VIEWS,
 }
 """Calls that torch, in 2.11 to 2.13, traces by another formula than eager's, and what is wrong with it."""
 

@@ -573,3 +573,20 @@ def test_a_graph_that_returns_ends_by_nothing():
     compiled = own(lambda x: x.sin() + 1)
     compiled(values())
     assert compiled.record.decisions("break") == []
+
+
+@pytest.mark.parametrize("parts", [lambda x: x.chunk(2), lambda x: x.unbind(), lambda x: (x[0], x[1])])
+def test_views_of_a_parameter_are_written_without_gradients(parts):
+    """The other views of it cannot be asked for their history then."""
+
+    def scaled(w):
+        first, second = parts(w)
+        first.mul_(3)
+        return second + 1, first * 2
+
+    for _ in range(2):
+        w, wanted = (torch.nn.Parameter(torch.arange(4.0).reshape(2, 2)) for _ in range(2))
+        with torch.no_grad():
+            found = own(scaled)(w)
+            assert all(map(torch.equal, found, scaled(wanted)))
+        assert torch.equal(w, wanted)

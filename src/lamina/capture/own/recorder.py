@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import sys
@@ -216,9 +217,10 @@ class Recorder(TorchFunctionMode):
         key: Any = object()
         if not segment.records and not in_place(func) and func.__class__.__name__ != "method-wrapper":
             numbers = {id(fake): place for place, fake in enumerate(operands)}
-            looks = tuple(look(fake) for fake in operands)
-            given = frozen(args, numbers), frozen(kwargs, numbers)
-            key = (func, torch.is_grad_enabled(), segment.state, looks, given)
+            with contextlib.suppress(RuntimeError):  # another view of it was written to: nobody can ask for its history
+                looks = tuple(look(fake) for fake in operands)
+                given = frozen(args, numbers), frozen(kwargs, numbers)
+                key = (func, torch.is_grad_enabled(), segment.state, looks, given)
         place = segment.uses[key]
         segment.uses[key] += 1
         if name_of(func) == "__setitem__":
