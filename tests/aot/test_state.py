@@ -6,9 +6,11 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import lamina
 from lamina.aot.state import read_state
+from lamina.testing.fuzz.torch_private import autocast_depth
 from tests.fuzz.states import OUTER, observed
 
 WAYS = [lamina.compile, lambda f: torch.compile(f, backend="lamina")]
@@ -179,6 +181,25 @@ def test_a_graph_that_raises_leaves_gradients_off(compiler):
     with pytest.raises(IndexError):
         compiled(torch.ones(3), torch.tensor([7]))
     assert not torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("mode", [lambda: torch.autocast("cpu", torch.bfloat16), torch.inference_mode])
+def test_a_captured_graph_that_raises_leaves_the_modes_it_has_entered(mode, compiler):
+    def program(x, i):
+        y = x * 2
+        with torch.autocast("cpu", torch.float16), mode():
+            y = y + F.multilabel_margin_loss(torch.ones(2, 2), torch.tensor([[0, -1], [1, -1]]))  # eager's to run
+            return y + (x @ x)[i].sum()
+
+    compiled, x, kept = compiler(program), torch.ones(2, 2), []
+    for i in ([0], [7], [1]):
+        try:
+            kept.append(compiled(x, torch.tensor(i)))
+        except IndexError as error:
+            kept.append(error)  # and what its traceback holds
+        assert autocast_depth() == 0
+        assert not torch.is_inference_mode_enabled()
+    assert isinstance(kept[1], IndexError)
 
 
 def test_inference_mode_around_a_whole_graph_is_compiled():

@@ -11,6 +11,7 @@ import torch
 
 import lamina
 from lamina.errors import LaminaWarning
+from lamina.testing.fuzz.torch_private import autocast_depth
 
 seen = []
 PROGRAMS = []
@@ -34,6 +35,7 @@ def modes():
         torch.is_autocast_enabled("cpu"),
         torch.get_autocast_dtype("cpu"),
         torch.is_autocast_cache_enabled(),
+        autocast_depth(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
     )
@@ -714,6 +716,36 @@ def fresh(task, *arguments):
     with ThreadPoolExecutor(1) as thread, warnings.catch_warnings():
         warnings.simplefilter("ignore", LaminaWarning)
         return thread.submit(task, *arguments).result()
+
+
+def parts(x, mode):
+    with mode:
+        yield x * 2
+        yield x @ x
+
+
+@case
+def a_generator_is_left_within_no_grad(x):
+    return next(parts(x, torch.no_grad())) + x @ x
+
+
+@case
+def a_generator_is_left_within_autocast(x):
+    return next(parts(x, torch.autocast("cpu", torch.bfloat16))) + x @ x
+
+
+@case
+def a_loop_over_a_generator_ends_early(x):
+    kept = []
+    for y in parts(x, torch.no_grad()):
+        kept.append(y)
+        break
+    return kept[0] + x @ x
+
+
+@case
+def a_generator_within_a_mode_ends(x):
+    return sum(parts(x, torch.no_grad())) + x @ x
 
 
 @pytest.mark.sampled(one_in=4)

@@ -8,6 +8,7 @@ it runs in, what it leaves behind is left behind, and a graph with a switch that
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -167,21 +168,69 @@ def without_history(compiled: Callable[..., Any], captured: Callable[..., Any]) 
 
 def undone(gm: GraphModule) -> Callable[..., Any]:
     """The captured graph ``gm``, all of whose modes are those of ``with`` statements: they end where it raises."""
-    if not any(_is_switch(n) for n in gm.graph.nodes):
+    switches = [n for n in gm.graph.nodes if _is_switch(n)]
+    if not switches:
         return gm.forward
-    forward = gm.forward
+    paired = any(n.target in pair for n in switches for pair in _PAIRS)
+    forward = _with_modes_noted(gm) if paired else gm.forward
 
     def run(*inputs: Any) -> Any:
-        grad, set_back = torch.is_grad_enabled(), autocast_kept()
+        grad, set_back, outer = torch.is_grad_enabled(), autocast_kept(), _MODES.entered
+        inner: _Entered = []
+        _MODES.entered = inner
         try:
             return forward(*inputs)
-        except Exception:
+        except BaseException:
+            for leave, mode in reversed(inner):
+                leave(mode)
             SET_GRAD(grad)
             set_back()
             raise
+        finally:
+            _MODES.entered = outer
 
     never_captured(run)
     return run
+
+
+_Entered = list[tuple[Callable[..., Any], Any]]
+
+
+class _Modes(threading.local):
+    """What a graph that runs in this thread has entered and not left: what leaves each mode, and its operand."""
+
+    def __init__(self) -> None:
+        self.entered: _Entered = []
+
+
+_MODES = _Modes()
+
+
+def _with_modes_noted(gm: GraphModule) -> Callable[..., Any]:
+    """The captured graph, which notes the modes that it has entered and not left yet."""
+    copied = torch.fx.Graph()
+    copy_nodes(copied, gm.graph.nodes)
+    noting = {call: noted for pair in _PAIRS for call, noted in zip(pair, _noting(*pair), strict=True)}
+    for node in copied.nodes:
+        if node.op == "call_function" and node.target in noting:
+            node.target = noting[node.target]
+    forward: Callable[..., Any] = graph_module(gm, copied, with_meta=False).forward
+    return forward
+
+
+def _noting(enter: Callable[..., Any], leave: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The two calls of a mode, as ``_with_modes_noted`` has them."""
+
+    def entered(*args: Any) -> Any:
+        mode = enter(*args)
+        _MODES.entered.append((leave, mode))
+        return mode
+
+    def left(mode: Any) -> None:
+        _MODES.entered[:] = [one for one in _MODES.entered if one[1] is not mode]
+        leave(mode)
+
+    return entered, left
 
 
 def _raising_again(compiled: Callable[..., Any], captured: Callable[..., Any]) -> Callable[..., Any]:

@@ -92,6 +92,19 @@ def refused_code(code: CodeType, made: CodeType) -> str:
 _SWITCHED = "a graph break in a with statement may come after the grad mode was switched in it"
 _KEPT = "a graph break comes while a variable may hold a context manager of the grad mode"
 
+_UNFINISHED = "a generator that is left within a with statement may leave its mode when it is freed"
+
+
+def _leaves_a_mode(gm: GraphModule) -> bool:
+    """Whether a graph that starts in the grad mode there is now ends in another mode."""
+    called = [(getattr(n.target, "__name__", ""), n) for n in gm.graph.nodes if n.op == "call_function"]
+    grads = [node.args[0] for name, node in called if name == "_set_grad_enabled"]
+    entered, left = (
+        sum(name.startswith(start) and name.endswith(("autocast", "inference_mode")) for name, _ in called)
+        for start in ("_enter_", "_exit_")
+    )
+    return entered != left or (bool(grads) and grads[-1] != torch.is_grad_enabled())
+
 
 def refused_trace(gm: GraphModule) -> str:
     """Why Python is to run the frame whose graph was just traced; "" if the graph may be compiled.
@@ -108,6 +121,8 @@ def refused_trace(gm: GraphModule) -> str:
         return ""
     if refused := _refused_code(traced) or caught_errors(gm, traced):
         return refused
+    if any(code.co_flags & inspect.CO_GENERATOR for code in traced) and _leaves_a_mode(gm):
+        return _UNFINISHED
     reason = tx.output.compile_subgraph_reason
     if reason is None or not reason.graph_break:
         return ""

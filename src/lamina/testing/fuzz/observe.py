@@ -21,6 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from lamina.base.reference import in_double
 from lamina.base.torch_private import version_of
 from lamina.errors import BadArgument
+from lamina.testing.fuzz.torch_private import autocast_depth
 from lamina.testing.fuzz.values import Backwards, differentiating, drawing
 
 __all__ = ["Raised", "Seen", "Trace", "load", "observe", "traced"]
@@ -222,6 +223,7 @@ def _state() -> dict[str, Any]:
         "inference mode": torch.is_inference_mode_enabled(),
         "autocast": torch.is_autocast_enabled("cpu"),
         "autocast dtype": torch.get_autocast_dtype("cpu"),
+        "autocast depth": autocast_depth(),
         "default dtype": torch.get_default_dtype(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "random state": hashlib.sha256(bytes(torch.get_rng_state().tolist())).hexdigest(),

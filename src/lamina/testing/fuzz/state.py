@@ -128,5 +128,73 @@ def program(compile):
             "draw": ("", "", "x = x * draws.random()", "x = x + draws.randint(1, 4)", "x = x * draws.uniform(1, 2)"),
         },
     ),
+    "write_counts": Whole(
+        0.6,
+        "caches kept until a tensor is written to, and how often it was",
+        """
+held = {}
+
+
+def f(x, w):
+    if held.get("at") != <asked>:
+        held.update(at=<asked>, kept=w * 2)
+    <gap>
+    before = x._version
+    <write to x>
+    return x * held["kept"], before, x._version
+
+
+def program(compile):
+    held.clear()
+    g = compile(f)
+    w = sample(8)
+    for k in range(5):
+        if k in (2, 4):
+            <write>
+        yield attempt(g, sample(8), w)
+""",
+        {
+            "asked": ("w._version", "getattr(w, '_version')"),
+            "gap": ("", "", "pause()"),
+            "write to x": ("x.add_(1)", "x[0] = 3", "x.view(-1)[1:].mul_(2)", "pass"),
+            "write": ("w.mul_(3)", "w[1] = 5.0", "w.view(-1)[2:].add_(1)", "w.data.mul_(3)"),
+        },
+    ),
+    "left_generators": Whole(
+        0.6,
+        "generators that are left before they end, within a mode",
+        """
+def parts(x):
+    with <mode>:
+        yield x * 2
+        yield x @ x
+    yield x + 1
+
+
+def f(x):
+    <taken>
+    <gap>
+    return y * 2, x @ x, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+
+
+def program(compile):
+    g = compile(f)
+    for k in range(2):
+        yield attempt(g, sample(3, 3).requires_grad_())
+        yield torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+""",
+        {
+            "mode": ("torch.no_grad()", "torch.enable_grad()", "torch.autocast('cpu', torch.bfloat16)"),
+            "gap": ("", "", "pause()"),
+            "taken": (
+                "y = next(parts(x))",
+                "y = next(iter(parts(x)))",
+                "y, _, _ = parts(x)",
+                "y = sum(p.float() for p in parts(x))",
+                "y = [p for p, _ in zip(parts(x), range(2))][-1]",
+                "y = next(p for p in parts(x) if p.dim() == 2)",
+            ),
+        },
+    ),
 }
 """Entire programs, by name."""

@@ -15,9 +15,17 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["NORMS_APART", "SUMS_APART", "PerturbedMode", "each", "scan", "unbacked", "while_loop"]
+__all__ = ["NORMS_APART", "SUMS_APART", "PerturbedMode", "autocast_depth", "each", "scan", "unbacked", "while_loop"]
 
 _aten = torch.ops.aten
+
+
+def autocast_depth() -> int:
+    """In how many autocast regions this thread is; as long as it is in one, casts of weights are kept."""
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())
+
+
 _COMPOSED = torch._C.DispatchKey.CompositeImplicitAutograd
 
 _NORMS = [
