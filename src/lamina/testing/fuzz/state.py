@@ -140,7 +140,7 @@ def f(x, w):
         held.update(at=<asked>, kept=w * 2)
     <gap>
     before = x._version
-    <write to x>
+    <change>
     return x * held["kept"], before, x._version
 
 
@@ -156,7 +156,7 @@ def program(compile):
         {
             "asked": ("w._version", "getattr(w, '_version')"),
             "gap": ("", "", "pause()"),
-            "write to x": ("x.add_(1)", "x[0] = 3", "x.view(-1)[1:].mul_(2)", "pass"),
+            "change": ("x.add_(1)", "x[0] = 3", "x.view(-1)[1:].mul_(2)", "pass"),
             "write": ("w.mul_(3)", "w[1] = 5.0", "w.view(-1)[2:].add_(1)", "w.data.mul_(3)"),
         },
     ),
