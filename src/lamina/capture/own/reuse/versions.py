@@ -42,7 +42,7 @@ class Versions:
         self.first: Run = cannot_tell
         self.ended = self.unused = self._done = self._seen = 0
         self.wanted = True
-        self._missed: tuple[Fact | None, tuple[Any, ...], dict[str, Any]] | None = None
+        self._missed: tuple[Fact, Reason] | None = None
         self._differs: Driver | None = None
         self._others: dict[str, int] = {}
         self._noted: set[str] = set()
@@ -75,8 +75,7 @@ class Versions:
                     self._keep([driver, *(other for other in self.drivers if other is not driver)])
                 return found
             if not place:
-                self._missed = found.fact, args, kwargs
-                self._count(found.fact, args, kwargs)
+                self._miss(found.fact, args, kwargs)
             if found.learnt and self._differs is None:
                 self._differs = driver
         return MISSING
@@ -86,9 +85,16 @@ class Versions:
         """Places whose floats have been others twice: they are inputs of what is compiled from then on."""
         return frozenset(place for place, count in self._others.items() if count > 1)
 
-    def _count(self, fact: Fact | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A fact does not hold: if it is one about a float, count how often that was another one."""
-        if fact is not None and fact.kind == "constant" and type(fact.value) is float:
+    def _miss(self, fact: Fact | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The version used last is not for a call: keep why, without what the call was given."""
+        if fact is not None:
+            self._count(fact, args, kwargs)
+            with contextlib.suppress(Exception):
+                self._missed = fact, reason_of(fact, args, kwargs)
+
+    def _count(self, fact: Fact, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """If a fact that does not hold is one about a float, count how often that was another one."""
+        if fact.kind == "constant" and type(fact.value) is float:
             place = fact.places[0]
             with contextlib.suppress(Exception):
                 if type(place.value(args, kwargs)) is float:
@@ -116,8 +122,8 @@ class Versions:
             self._has_ended(trace.ended)
             return
         self._note_once("reused", Decision("capture", self.subject, True, REUSED(count=len(trace.facts.facts))))
-        if missed is not None and missed[0] is not None:
-            self._note_version(reason_of(missed[0], *missed[1:]), compiled)
+        if missed is not None:
+            self._note_version(missed[1], compiled)
         self._keep([*made, *self.drivers])
         uses = self.uses
         self.unused = 1 if uses > self._seen else self.unused + 1
@@ -139,9 +145,9 @@ class Versions:
             self.wanted = False
             self._keep([])
 
-    def _limit(self, missed: Any) -> None:
+    def _limit(self, missed: tuple[Fact, Reason] | None) -> None:
         """Forget the version used least lately if there are too many, or all if none is used."""
-        fact = "it" if missed is None or missed[0] is None else str(missed[0])
+        fact = "it" if missed is None else str(missed[0])
         if self.unused >= _MOST_UNUSED and self.unused > self.uses // 4:
             self.wanted = False
             told = ALWAYS_ANOTHER(count=len(self.drivers), fact=fact)
