@@ -333,3 +333,57 @@ def test_hooks_on_saved_tensors_that_raise_see_each_tensor_once() -> None:
         assert len(seen) == 1
         seen.clear()
     assert torch.allclose(compiled(torch.ones(2, 4)), layer(torch.ones(2, 4)))
+
+
+class Guarded:
+    """Each read of an attribute goes through a function of its own, and one through a property."""
+
+    def __init__(self):
+        self.held, self.seen = 2, []
+
+    def __getattribute__(self, name):
+        return super().__getattribute__(name)
+
+    @property
+    def factor(self):
+        self.seen.append(self.held)
+        return self.held * 2
+
+    def __eq__(self, other):
+        raise AssertionError("a value of a dictionary is compared")
+
+    __hash__ = None
+
+
+def test_reads_past_a_getattribute_and_calls_with_any_keywords_end_no_graph() -> None:
+    graphs = []
+
+    def backend(gm, fakes):
+        graphs.append(gm)
+        return gm.forward
+
+    def scaled(x, **options):
+        return x * options["guarded"].factor + getattr(options["guarded"], "late", 3)
+
+    def program(x, guarded):
+        x = x + 1
+        return scaled(x, guarded=guarded).relu()
+
+    call = interpreted_callable(program, backend_callable=backend, record=Record())
+    guarded, x = Guarded(), torch.arange(4.0)
+    assert torch.equal(call(x, guarded), program(x, Guarded()))
+    guarded.held = 5
+    assert torch.equal(call(x, guarded), (x + 1) * 10 + 3)
+    guarded.late = 1
+    assert torch.equal(call(x, guarded), (x + 1) * 10 + 1)
+    assert guarded.seen == [2, 5, 5]
+    assert all(len(gm.graph.find_nodes(op="output")[0].args[0]) == 1 for gm in graphs)
+    assert len(graphs[0].graph.nodes) == 6
+
+
+def test_reading_past_a_getattribute_raises_where_there_is_nothing() -> None:
+    call = interpreted_callable(
+        lambda x, o: x + o.missing, backend_callable=lambda gm, fakes: gm.forward, record=Record()
+    )
+    with pytest.raises(AttributeError, match="missing"):
+        call(torch.ones(2), Guarded())

@@ -233,14 +233,14 @@ def test_a_fact_that_is_not_noted_is_found_out(kind: str, monkeypatch) -> None:
 def test_what_a_call_was_given_is_let_go_where_no_version_is_for_it(monkeypatch) -> None:
     def refused(x):
         if x.dim() > 1:
-            raise ValueError
+            raise ValueError("two dimensions")
         return x * 2
 
     compiled = Compiled(refused, monkeypatch)
     compiled.call(values())
     x = torch.ones(2, 2)
     gone = weakref.ref(x)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="two dimensions"):
         compiled.call(x)
     del x
     gc.collect()

@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.fx import Interpreter
 
 from lamina import compile as lamina_compile
+from lamina.base.torch_private import storage_of
 from lamina.capture.own.callable import interpreted_callable
+from lamina.capture.own.sharing.form import Form
+from lamina.capture.own.sharing.torch_private import Symbols, evaluated, expression
 from lamina.record import Record
 from tests.capture.own.machines import MACHINES
 from tests.capture.own.sized_programs import difference
@@ -140,6 +144,55 @@ def test_growing_lengths_take_three_compilations() -> None:
         (found, cache), (wanted, other) = counted.call(x, cache), step(x, other)
         torch.testing.assert_close(found, wanted)
     assert len(counted.graphs) <= 3
+
+
+class Checking(Interpreter):
+    """Runs a graph with integers as inputs and notes in ``wrong`` what is not as its fake tensors say for these."""
+
+    def __init__(self, gm, wrong):
+        super().__init__(gm, garbage_collect_values=False)
+        self.wrong, self.memories, self.fakes = wrong, {}, {}
+
+    def run(self, *given):
+        self.known, self.memories, self.fakes = {}, {}, {}
+        tensors = [value for value in given if isinstance(value, torch.Tensor)]
+        self.apart = len({storage_of(t) for t in tensors}) == len(tensors)
+        return super().run(*given)
+
+    def run_node(self, n):
+        found, example = super().run_node(n), n.meta.get("example_value")
+        if isinstance(example, torch.SymInt) and example.node.expr.is_symbol:
+            self.known[example.node.expr] = found
+        if isinstance(found, torch.Tensor) and isinstance(example, torch.Tensor):
+            sizes = tuple(evaluated(expression(size), self.known) for size in example.shape)
+            memory = self.memories.setdefault(storage_of(found), len(self.memories))
+            told = self.fakes.setdefault(storage_of(example), len(self.fakes))
+            if sizes != tuple(found.shape) or (self.apart and memory != told):
+                self.wrong.append(f"{n}: {sizes} in memory {told}, {tuple(found.shape)} in {memory}")
+        return found
+
+
+def checked(seed: int) -> list[str]:
+    """What is wrong with the graphs of a random program that have integers as inputs."""
+    wrong: list[str] = []
+
+    def backend(gm, fakes):
+        symbolic = any(isinstance(fake, torch.SymInt) for fake in fakes)
+        return Checking(gm, wrong).run if symbolic else gm.forward
+
+    told = difference(seed, backend=backend).told
+    return [*wrong, *([told] if told else [])]
+
+
+def test_graphs_with_integers_as_inputs_do_what_their_fake_tensors_say() -> None:
+    assert [found for seed in range(SEEDS) for found in checked(seed)] == []
+
+
+@pytest.mark.parametrize("check", ["hold", "does_the_same"])
+def test_a_check_that_is_left_out_is_found_out(check: str, monkeypatch) -> None:
+    owner = Symbols if check == "hold" else Form
+    monkeypatch.setattr(owner, check, lambda *given: True)
+    assert any(checked(seed) for seed in range(3 * SEEDS))
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -8,7 +8,7 @@ from typing import Any
 
 from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
 
-__all__ = ["deletes_by_code", "read_attribute", "setter_of"]
+__all__ = ["deletes_by_code", "read_attribute", "read_plainly", "setter_of"]
 
 Interpret = Callable[..., Any]
 """Runs a function of the user's with the arguments that follow."""
@@ -29,6 +29,12 @@ def read_attribute(value: Any, name: str, interpret: Interpret) -> Any:
         if type(fallback) is not FunctionType:
             raise
     return interpret(fallback, value, name)
+
+
+def read_plainly(value: Any, name: str, interpret: Interpret) -> Any:
+    """``object.__getattribute__(value, name)``, with a property's or a descriptor's function run by ``interpret``."""
+    getter = _users_getter(value, type(value), name, plainly=True)
+    return object.__getattribute__(value, name) if getter is None else getter(interpret)
 
 
 def setter_of(kind: type, name: str, hooks: bool) -> Callable[..., Any] | None:
@@ -57,9 +63,12 @@ def deletes_by_code(kind: type, name: str) -> bool:
     return (type(found) is property and found.fdel is not None) or _python_method(found, "__delete__") is not None
 
 
-def _users_getter(value: Any, kind: type, name: str) -> Callable[[Interpret], Any] | None:
-    """What reads an attribute by a function of the user's that it runs; None if no such function has to do with it."""
-    hook = _entry(kind, "__getattribute__")
+def _users_getter(value: Any, kind: type, name: str, plainly: bool = False) -> Callable[[Interpret], Any] | None:
+    """What reads an attribute by a function of the user's that it runs; None if no such function has to do with it.
+
+    ``plainly``: a ``__getattribute__`` is not asked.
+    """
+    hook = None if plainly else _entry(kind, "__getattribute__")
     if type(hook) is FunctionType:
         return lambda interpret: interpret(hook, value, name)
     found = _entry(kind, name)

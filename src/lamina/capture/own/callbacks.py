@@ -129,6 +129,8 @@ _OF_KEYS = (operator.setitem, operator.delitem, operator.getitem, set.add)
 
 def asks(function: Callable[..., Any], values: Sequence[Any]) -> bool:
     """Whether a built-in function or operator may run code of Python's that its operands ``values`` have."""
+    if function is dict.update and all(type(value) in _MAPPINGS for value in values):
+        return any(calls_back(key, _KEYS) for mapping in values for key in mapping)
     names = _ASKED.get(function) if _is_hashable(function) else None
     if names is None:
         return any(type(value) not in _QUIET and calls_back(value) for value in values)

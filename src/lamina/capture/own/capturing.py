@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from lamina.base.torch_names.torch_private import CONTEXTLIB, DISPATCHERS
-from lamina.capture.own.attributes import deletes_by_code, read_attribute, setter_of
+from lamina.capture.own.attributes import deletes_by_code, read_attribute, read_plainly, setter_of
 from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
 from lamina.capture.own.iterating import advanced, consumable, drawn
@@ -145,6 +145,8 @@ class CapturingWorld(PlainWorld):
             return self._reduced(*args)
         if type(function) is MethodWrapperType and function.__name__ == "__setattr__" and len(args) == 2:
             return self._set(function.__self__, *args, plainly=function)
+        if _reads_plainly(function) and len(args) == 1 and type(args[0]) is str:
+            return read_plainly(function.__self__, args[0], self._interpreted)
         return MISSING
 
     def _got(self, function: Any, value: Any, name: str, *default: Any) -> Any:
@@ -242,6 +244,15 @@ class _Length:
 
     def __len__(self) -> Any:
         return self.found
+
+
+def _reads_plainly(function: Any) -> bool:
+    """Whether a function is ``object.__getattribute__`` of an object of a class of Python's, which is no class."""
+    if type(function) is not MethodWrapperType or function.__name__ != "__getattribute__":
+        return False
+    kind = type(function.__self__)
+    known = kind in _KNOWN_CLASSES or isinstance(function.__self__, type)
+    return function.__objclass__ is object and bool(kind.__flags__ & MADE_BY_PYTHON) and not known
 
 
 def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
