@@ -266,6 +266,8 @@ def is_zero(step: int | torch.SymInt) -> bool:
 
 def _hints_asked() -> contextlib.AbstractContextManager[Any]:
     """Inside, a question about symbols that have values is answered by these and guarded, whatever torch is set to."""
+    if not _config.backed_size_oblivious:
+        return contextlib.nullcontext()
     found: contextlib.AbstractContextManager[Any] = _config.patch(backed_size_oblivious=False)  # type: ignore[attr-defined]
     return found
 
