@@ -49,6 +49,8 @@ PROGRAMS: dict[str, tuple[Callable[[Tensor, Any], Any], tuple[Any, ...]]] = {
     "power beyond 64 bits": (lambda x, k: (x * (k % 7) ** 23, k**3, x * abs(k % 7) ** (k % 5)), WORDS),
     "float beyond a tensor's": (lambda x, k: torch.full((2,), k), (1.5, 2.5, 1e39, 3.5, -1e300, math.inf)),
     "float beyond half's": (lambda x, k: torch.full((2,), k, dtype=torch.float16), (1.5, 2.5, 65504.0, 65520.0)),
+    "number beyond a tensor's": (lambda x, k: torch.scalar_tensor(k), (1.5, 2.5, 1e39, 3.5, -1e300, math.inf)),
+    "infinity beyond a tensor's": (lambda x, k: torch.tensor(k) + x, (1.5, 2.5, 1e39, 3.5, -1e300, math.inf)),
     "factor beyond a tensor's": (lambda x, k: torch.add(x.int(), x.int(), alpha=k), SIZES),
     "factor beyond a byte": (lambda x, k: torch.sub(x.to(torch.uint8), x.to(torch.uint8), alpha=k), SIZES),
     "in a range": (lambda x, k: x * 2 if k in range(3, 9) else x - 1, STEPS),

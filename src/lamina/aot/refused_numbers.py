@@ -60,6 +60,8 @@ def _converted(name: str, node: Node) -> list[Any]:
     """The numbers that a call converts to the dtype of its result and that no trial call is made with."""
     if name == "full":
         return [argument(node.args[1] if len(node.args) > 1 else node.kwargs.get("fill_value"))]
+    if name == "scalar_tensor":  # which torch.tensor is not: that has an infinity
+        return [argument(node.args[0] if node.args else node.kwargs.get("s"))]
     return [argument(node.kwargs.get("alpha"))] if name in _SCALED else []
 
 
