@@ -12,7 +12,20 @@ from lamina.codegen.cpp.repeats import Repeated, repeated
 from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.stretches import jumps
 
-__all__ = ["Addresses"]
+__all__ = ["Addresses", "Stretches"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Texts of a vector's places that jump once or not at all.
+
+    ``unbroken`` is the condition on which they do not. Otherwise, where only one kind of jump is possible, ``first``
+    lanes come before it, and those behind it have places of their own number and ``behind``.
+    """
+
+    unbroken: str
+    first: str | None
+    behind: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +73,19 @@ class Addresses:
         axis = self._axis(expr)
         return None if axis is None else repeated(expr, axis, self.facts.schedule.width)
 
-    def unbroken(self, expr: Expr) -> str | None:
-        """The condition on which the lanes' places go on one by one, where that is so in most vectors."""
+    def stretches(self, expr: Expr) -> Stretches | None:
+        """What to know of an index whose lanes' places go on one by one in most vectors."""
         axis, lanes = self._axis(expr), self.facts.schedule.width // 4
         found = () if axis is None or not lanes else jumps(expr, axis, 2 * lanes)
+        if not found or axis is None:
+            return None
         past = [(index_text(jump.number % jump.length, self.constants(expr)), jump.length) for jump in found]
-        return " && ".join(f"{text} <= {length} - lane_count(n)" for text, length in past) or None
+        unbroken = " && ".join(f"{text} <= {length} - lane_count(n)" for text, length in past)
+        if len(found) > 1:
+            return Stretches(unbroken, None, None)
+        (text, length) = past[0]
+        last = index_text(expr, {**self.constants(expr), axis.name: f"({axis.name} + lane_count(n) - 1)"})
+        return Stretches(unbroken, f"{length} - {text}", f"{last} - lane_count(n) + 1")
 
     def _axis(self, expr: Expr) -> Axis | None:
         """The vector axis, unless an index has places that are loaded for each lane."""

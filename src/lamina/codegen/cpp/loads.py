@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lamina.codegen.cpp.addresses import Addresses
+from lamina.codegen.cpp.addresses import Addresses, Stretches
 from lamina.codegen.cpp.expressions import SHORT, element, index_text, literal, splat, vector_type
 from lamina.codegen.cpp.index_vectors import grows_slowly
 from lamina.codegen.cpp.nest_analysis import NestAnalysis
@@ -73,9 +73,27 @@ class Loads:
         return f"masked_{kind}({where}, {self.operands.value(eqn.mask, True)}, {fill}, n)"
 
     def _in_stretches(self, eqn: Load, each: str) -> str:
-        """``each`` where the vector's elements do not lie side by side, if in most vectors they do."""
-        unbroken = self.addresses.unbroken(eqn.index[0])
-        return each if unbroken is None else f"({unbroken} ? {self._consecutive(eqn)} : {each})"
+        """``each`` where the vector's elements do not lie side by side, if in most vectors they do.
+
+        Those on either side of a jump do: then it takes two loads.
+        """
+        found = self.addresses.stretches(eqn.index[0])
+        if found is None:
+            return each
+        if found.first is not None:
+            each = self._jumped(eqn, found)
+        return f"({found.unbroken} ? {self._consecutive(eqn)} : {each})"
+
+    def _jumped(self, eqn: Load, found: Stretches) -> str:
+        """A load of elements that lie side by side but for one jump."""
+        first, second = self.addresses.at(eqn.buffer, eqn.index[0]), f"{eqn.buffer} + ({found.behind})"
+        call = f"jumped_{SHORT[self.dtypes[eqn.buffer]]}({first}, {second}, {found.first}, "
+        if eqn.mask is None:
+            return f"{call}n)"
+        fill = splat(eqn.dtype, literal(eqn.fill, eqn.dtype))
+        if self.operands.is_vector(eqn.mask):
+            return f"{call}{self.operands.value(eqn.mask, True)}, {fill}, n)"
+        return f"({self.operands.value(eqn.mask, False)} ? {call}n) : {fill})"
 
     def _load_each(self, eqn: Load, declare: str, index: str) -> str:
         """Lanes loaded one by one; ``declare`` stands before ``index``, that of lane ``k``."""

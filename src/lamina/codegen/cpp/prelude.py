@@ -12,8 +12,8 @@ __all__ = ["prelude"]
 
 _FOLDER = Path(__file__).parent / "include"
 _SIMD = (
-    *("simd.h", "accumulate.h", "simd_ops.h", "simd_steps.h", "simd_repeats.h", "simd_math.h", "simd_functions.h"),
-    "simd_scans.h",
+    *("simd.h", "accumulate.h", "simd_ops.h", "simd_repeats.h", "simd_masked.h", "simd_steps.h", "simd_math.h"),
+    *("simd_functions.h", "simd_scans.h"),
 )
 
 

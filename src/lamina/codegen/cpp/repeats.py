@@ -58,13 +58,13 @@ class Repeated:
             return None
         vectors = -(-span // self.lanes)
         if where:
-            return self.written(f"near_{kind}<{vectors}>({pointer}, at, {where}, n)")
+            return self.written(f"near_{kind}<{vectors}, {str(self.places.rises).lower()}>({pointer}, at, {where}, n)")
         if self.places.fixed:
             return self.written(f"cyclic_{kind}<{span}>({pointer}, at)")
         if self.places.rises:
             return self.written(f"rising_{kind}<{vectors}>({pointer}, at, n)")
         return self.written(
-            f"near_{kind}<{vectors}>({pointer}, at, lanes(n), decltype(load_{kind}({pointer}, n)){{}}, n)"
+            f"near_{kind}<{vectors}, false>({pointer}, at, lanes(n), decltype(load_{kind}({pointer}, n)){{}}, n)"
         )
 
     def written(self, text: str) -> str:

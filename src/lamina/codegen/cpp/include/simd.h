@@ -283,6 +283,7 @@ static INLINE void settle_streams() {}
 #endif
 static INLINE void stream_int32(int32* p, vi32 x, All n) { stream_f32((f32*)p, (vf32)x, n); }
 #if LANES == 8
+typedef Some Few;
 typedef long long m64 __attribute__((vector_size(WIDTH)));
 static INLINE vf32 load_f32(const f32* p, Some n) { return __builtin_ia32_maskloadps256((const vf32*)p, lanes(n)); }
 static INLINE vi32 load_int32(const int32* p, Some n) { return (vi32)load_f32((const f32*)p, n); }
@@ -298,27 +299,32 @@ static INLINE void store_f64(f64* p, vf64 x, Some n) {
   __builtin_ia32_maskstorepd256((hf64*)(p + HALF), (m64)m.hi, x.hi);
 }
 #else
-// Masked moves touch no memory in lanes that do not count.
-static INLINE int32 few_bits(Some n) { return (1 << n.count) - 1; }
+// Masked moves touch no memory in lanes that do not count, the first few or any.
+struct Few {
+  static constexpr bool full = false;
+  int32 bits;
+  INLINE Few(Some n) : bits((1 << n.count) - 1) {}
+  explicit INLINE Few(int32 bits) : bits(bits) {}
+};
 static INLINE Some some_of(int64 count) { return Some{count < 0 ? 0 : count > LANES ? LANES : count}; }
-static INLINE vf32 load_f32(const f32* p, Some n) { return __builtin_ia32_loadups512_mask(p, vf32{}, few_bits(n)); }
-static INLINE vi32 load_int32(const int32* p, Some n) { return (vi32)load_f32((const f32*)p, n); }
-static INLINE void store_f32(f32* p, vf32 x, Some n) { __builtin_ia32_storeups512_mask(p, x, few_bits(n)); }
-static INLINE void store_int32(int32* p, vi32 x, Some n) { store_f32((f32*)p, (vf32)x, n); }
-static INLINE vf64 load_f64(const f64* p, Some n) {
-  int32 m = few_bits(n);
+static INLINE vf32 load_f32(const f32* p, Few n) { return __builtin_ia32_loadups512_mask(p, vf32{}, n.bits); }
+static INLINE vi32 load_int32(const int32* p, Few n) { return (vi32)load_f32((const f32*)p, n); }
+static INLINE void store_f32(f32* p, vf32 x, Few n) { __builtin_ia32_storeups512_mask(p, x, n.bits); }
+static INLINE void store_int32(int32* p, vi32 x, Few n) { store_f32((f32*)p, (vf32)x, n); }
+static INLINE vf64 load_f64(const f64* p, Few n) {
+  int32 m = n.bits;
   return vf64{__builtin_ia32_loadupd512_mask(p, hf64{}, m & 255), __builtin_ia32_loadupd512_mask(p + HALF, hf64{}, m >> 8)};
 }
-static INLINE void store_f64(f64* p, vf64 x, Some n) {
-  int32 m = few_bits(n);
+static INLINE void store_f64(f64* p, vf64 x, Few n) {
+  int32 m = n.bits;
   __builtin_ia32_storeupd512_mask(p, x.lo, m & 255);
   __builtin_ia32_storeupd512_mask(p + HALF, x.hi, m >> 8);
 }
 #endif
 static INLINE void stream_f32(f32* p, vf32 x, Some n) { store_f32(p, x, n); }
 static INLINE void stream_int32(int32* p, vi32 x, Some n) { store_int32(p, x, n); }
-static INLINE vi64 load_int64(const int64* p, Some n) { vf64 x = load_f64((const f64*)p, n); return vi64{(hi64)x.lo, (hi64)x.hi}; }
-static INLINE void store_int64(int64* p, vi64 x, Some n) { store_f64((f64*)p, vf64{(hf64)x.lo, (hf64)x.hi}, n); }
+static INLINE vi64 load_int64(const int64* p, Few n) { vf64 x = load_f64((const f64*)p, n); return vi64{(hi64)x.lo, (hi64)x.hi}; }
+static INLINE void store_int64(int64* p, vi64 x, Few n) { store_f64((f64*)p, vf64{(hf64)x.lo, (hf64)x.hi}, n); }
 
 static INLINE h16 raw16(const void* p, All) { return *(const uh16*)p; }
 static INLINE void keep16(void* p, h16 x, All) { *(uh16*)p = x; }
@@ -331,10 +337,10 @@ static INLINE h8 raw8(const void* p, Some n) { return first_few<h8>((const int8*
 static INLINE void keep8(void* p, h8 x, Some n) { keep_few((int8*)p, x, n.count); }
 #else
 typedef short s16x16 __attribute__((vector_size(32)));
-static INLINE h16 raw16(const void* p, Some n) { return (h16)__builtin_ia32_loaddquhi256_mask((const short*)p, s16x16{}, few_bits(n)); }
-static INLINE void keep16(void* p, h16 x, Some n) { __builtin_ia32_storedquhi256_mask((short*)p, (s16x16)x, few_bits(n)); }
-static INLINE h8 raw8(const void* p, Some n) { return (h8)__builtin_ia32_loaddquqi128_mask((const char*)p, bytes16{}, few_bits(n)); }
-static INLINE void keep8(void* p, h8 x, Some n) { __builtin_ia32_storedquqi128_mask((char*)p, (bytes16)x, few_bits(n)); }
+static INLINE h16 raw16(const void* p, Few n) { return (h16)__builtin_ia32_loaddquhi256_mask((const short*)p, s16x16{}, n.bits); }
+static INLINE void keep16(void* p, h16 x, Few n) { __builtin_ia32_storedquhi256_mask((short*)p, (s16x16)x, n.bits); }
+static INLINE h8 raw8(const void* p, Few n) { return (h8)__builtin_ia32_loaddquqi128_mask((const char*)p, bytes16{}, n.bits); }
+static INLINE void keep8(void* p, h8 x, Few n) { __builtin_ia32_storedquqi128_mask((char*)p, (bytes16)x, n.bits); }
 #endif
 #define MEMORY(T, V, LOAD, KEEP)                                                                    \
   template <class N> static INLINE V load_##T(const T* p, N n) { return LOAD; }                     \
@@ -371,29 +377,6 @@ template <class F> static INLINE vflag lanes_flag(int64 n, const F& e) {
 }
 template <class F> static INLINE vf64 lanes_f64(int64 n, const F& e) { return gathered<vf64, f64>(n, e); }
 template <class F> static INLINE vi64 lanes_int64(int64 n, const F& e) { return gathered<vi64, int64>(n, e); }
-// element(k) for each lane that counts and is chosen, fill in the others; often there are none, or few.
-template <class V, class T, class N, class F> static INLINE V gathered_where(vflag m, V fill, N n, const F& element) {
-  int32 left = mask_bits(m & lanes(n));
-  if (!left) return fill;
-  alignas(WIDTH) T out[LANES];
-  __builtin_memcpy(out, &fill, sizeof fill);
-  if (left == (1 << LANES) - 1) {
-    for (int64 k = 0; k < LANES; ++k) out[k] = element(k);
-  } else {
-    for (; left; left &= left - 1) { int64 k = __builtin_ctz(left); out[k] = element(k); }
-  }
-  V v;
-  __builtin_memcpy(&v, out, sizeof v);
-  return v;
-}
-#define CHOSEN(T, V, E)                                                                           \
-  template <class N, class F> static INLINE V chosen_##T(vflag m, V fill, N n, const F& e) {      \
-    return gathered_where<V, E>(m, fill, n, e);                                                   \
-  }
-CHOSEN(f32, vf32, f32) CHOSEN(int32, vi32, int32) CHOSEN(f64, vf64, f64) CHOSEN(int64, vi64, int64)
-template <class N, class F> static INLINE vflag chosen_flag(vflag m, vflag fill, N n, const F& e) {
-  return gathered_where<vi32, int32>(m, fill, n, [&](int64 k) STEP { return -(int32)(bool)e(k); });
-}
 #define MAP1(NAME, V, T, CALL) \
   static inline V NAME(V x) { T a[LANES]; __builtin_memcpy(a, &x, sizeof x); for (int k = 0; k < LANES; ++k) a[k] = CALL(a[k]); __builtin_memcpy(&x, a, sizeof x); return x; }
 #define MAP2(NAME, V, T, CALL)                                                            \

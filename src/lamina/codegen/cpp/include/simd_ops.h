@@ -213,29 +213,6 @@ template <bool MAX, class T, class V> static INLINE Best<MAX, T, int64> fold_bes
   for (int k = 1; k < LANES; ++k) r.join((T)lane(b.value, k), lane(b.at, k));
   return r;
 }
-// Loads under a mask: memory is touched only where it holds.
-#define MASKED(T, V)                                                                              \
-  template <class N> static INLINE V masked_##T(const T* p, vflag m, V fill, N n) {                  \
-    vflag in = lanes(n);                                                                            \
-    if (every_lane(m | ~in)) return load_##T(p, n);                                               \
-    if (!any_lane(m & in)) return fill;                                                           \
-    return select(m, lanes_##T##_at(p, m, lane_count(n)), fill);                                  \
-  }                                                                                               \
-  template <class N> static INLINE void store_masked_##T(T* p, V x, vflag m, N n) {                  \
-    if (every_lane(m | ~lanes(n))) return store_##T(p, x, n);                                     \
-    for (int64 k = 0; k < lane_count(n); ++k) if (m[k]) store_##T(p + k, lane(x, k));               \
-  }
-#define LANES_AT(T, E, GATHER)                                                                    \
-  static INLINE auto lanes_##T##_at(const T* p, vflag m, int64 count) {                               \
-    return GATHER(count, [&](int64 k) STEP { return m[k] ? load_##T(p + k) : (E)0; });               \
-  }
-LANES_AT(f32, f32, lanes_f32) LANES_AT(bf16, f32, lanes_f32) LANES_AT(f16, f32, lanes_f32) LANES_AT(f64, f64, lanes_f64)
-LANES_AT(e4m3, f32, lanes_f32) LANES_AT(e5m2, f32, lanes_f32)
-LANES_AT(int8, int32, lanes_int32) LANES_AT(uint8, int32, lanes_int32) LANES_AT(int16, int32, lanes_int32) LANES_AT(int32, int32, lanes_int32)
-LANES_AT(int64, int64, lanes_int64) LANES_AT(flag, bool, lanes_flag)
-MASKED(f32, vf32) MASKED(bf16, vf32) MASKED(f16, vf32) MASKED(f64, vf64) MASKED(e4m3, vf32) MASKED(e5m2, vf32)
-MASKED(int8, vi32) MASKED(uint8, vi32) MASKED(int16, vi32) MASKED(int32, vi32) MASKED(int64, vi64) MASKED(flag, vflag)
-
 // to[j * pitch + i] = from[i * stride + j] for 0 <= i < columns, 0 <= j < rows: eight by eight in registers where it fits.
 template <class V, class T> static INLINE void transpose_eight(T* to, int64 pitch, const T* from, int64 stride) {
   V r[8], t[8];

@@ -10,8 +10,8 @@ static INLINE vf32 taken(vf32 a, vf32 b, vi32 at) { return __builtin_shuffle(a, 
 #endif
 static INLINE vi32 taken(vi32 a, vi32 at) { return (vi32)taken((vf32)a, at); }
 static INLINE vi32 taken(vi32 a, vi32 b, vi32 at) { return (vi32)taken((vf32)a, (vf32)b, at); }
-// rising_T<W>: places rise, W vectors hold those of any vector. near_T<W>: they lie as near to each other, and lanes that
-// are not chosen are filled. cyclic_T<S>: places are below S in all vectors.
+// rising_T<W>: places rise, W vectors hold those of any vector. near_T<W>: they lie as near to each other, perhaps they
+// rise, and lanes that are not chosen are filled. cyclic_T<S>: places are below S in all vectors.
 static INLINE int32 least_of(vi32 x) {
   hi32 h = low_half(x) < high_half(x) ? low_half(x) : high_half(x), g = __builtin_shufflevector(h, h, 4, 5, 6, 7, 0, 1, 2, 3);
   h = h < g ? h : g;
@@ -26,13 +26,15 @@ static INLINE int32 least_of(vi32 x) {
     if constexpr (W == 1) return taken(load_##T(p + begin, some_of(count)), from);                          \
     else return taken(load_##T(p + begin, some_of(count)), load_##T(p + begin + LANES, some_of(count - LANES)), from); \
   }                                                                                                         \
-  template <int W, class V, class N>                                                                        \
-  static INLINE V near_##T(const T* p, const int32* at, vflag m, V fill, N n) {                     \
+  template <int W, bool RISES, class V, class N>                                                            \
+  static INLINE V near_##T(const T* p, const int32* at, vflag m, V fill, N n) {                             \
     m = m & lanes(n);                                                                                       \
-    if (!any_lane(m)) return fill;                                                                          \
+    const int32 bits = mask_bits(m);                                                                        \
+    if (!bits) return fill;                                                                                 \
     const vi32 places = load_int32(at, all), none = splat_int32(0x7fffffff);                                \
-    const int64 begin = least_of(select(m, places, none));                                                  \
-    const int64 count = ~least_of(select(m, ~places, none)) - begin + 1;                                    \
+    const int64 begin = RISES ? at[__builtin_ctz(bits)] : least_of(select(m, places, none));                \
+    const int64 end = RISES ? at[31 - __builtin_clz(bits)] : ~least_of(select(m, ~places, none));           \
+    const int64 count = end - begin + 1;                                                                    \
     const vi32 from = places - splat_int32((int32)begin);                                                   \
     const V low = load_##T(p + begin, some_of(count));                                                      \
     if constexpr (W == 1) return select(m, taken(low, from), fill);                                         \
