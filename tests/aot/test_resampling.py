@@ -73,3 +73,55 @@ def test_it_is_entered_again_and_left_in_any_order() -> None:
     assert _kernels() != before
     second.__exit__(None, None, None)
     assert _kernels() == before
+
+
+PADS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "one dimension": ((2, 3, 9), (2, 3)),
+    "all of a side": ((2, 3, 9), (9, 0)),
+    "two dimensions": ((2, 3, 7, 40), (5, 1, 0, 2)),
+    "three dimensions": ((1, 2, 4, 5, 6), (1, 2, 0, 0, 2, 1)),
+    "no batch": ((3, 6), (1, 1)),
+    "more than there is, both sides together": ((2, 3, 5), (4, 3)),
+    "one side cut": ((2, 3, 9), (-2, 3)),
+    "nothing": ((2, 3, 9), (0, 0)),
+}
+
+
+@pytest.mark.sampled(one_in=4)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", PADS)
+def test_circular_padding_has_eagers_values_gradients_and_strides(name: str, dtype: torch.dtype, dynamic: bool) -> None:
+    torch.compiler.reset()
+    shape, pad = PADS[name]
+
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        return F.pad(x, pad, mode="circular")
+
+    before = dict(aten._pad_circular.default.py_kernels)
+    ours = torch.randn(shape).to(dtype)
+    if len(shape) == 4:
+        ours = ours.to(memory_format=torch.channels_last)
+    ours, theirs = ours.clone().requires_grad_(), ours.clone().requires_grad_()
+    compiled = lamina.compile(padded, dynamic=dynamic, options={"strict": True, "numerics": "eager"})
+    found, expected = compiled(ours), padded(theirs)
+    assert torch.equal(found, expected)
+    assert found.stride() == expected.stride()
+    cotangent = torch.randn_like(expected)
+    (gradient,), (exact,) = (
+        torch.autograd.grad(found, ours, cotangent),
+        torch.autograd.grad(expected, theirs, cotangent),
+    )
+    assert torch.equal(gradient, exact)
+    assert dict(aten._pad_circular.default.py_kernels) == before
+    sums = [sum(pad[k : k + 2]) <= shape[-1 - k // 2] for k in range(0, len(pad), 2)]
+    whole = min(pad) >= 0 and any(pad) and all(sums)
+    for part in [s.value for s in compiled.record.stages if s.name == "partition" and whole and not dynamic]:
+        calls = {str(n.target) for n in part.forward.graph.nodes if n.op == "call_function"}
+        assert not any("copy" in call or "scatter" in call for call in calls)
+
+
+def test_what_circular_padding_refuses_is_refused() -> None:
+    compiled = lamina.compile(lambda x: F.pad(x, (4, 0), mode="circular"), options={"strict": True})
+    with pytest.raises(Exception, match="Padding value causes wrapping around more than once"):
+        compiled(torch.randn(2, 3, 3))

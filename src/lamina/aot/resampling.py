@@ -1,6 +1,8 @@
 """Resampling stays whole while a graph is traced, as eager's kernels and their gradients have it.
 
-Torch's Python dispatcher takes it apart, into gathers by tensors of places, whose gradients are scatters.
+Torch's Python dispatcher takes it apart, into gathers by tensors of places, whose gradients are scatters. Circular
+padding, which torch makes of copies into slices of the result, each of which a functional graph makes a new tensor of,
+becomes a part of the repeated tensor: an index map.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ def whole_resampling() -> Iterator[None]:
                 vector = _with_sizes(operation.default, corners=name in _SMOOTH)
                 _replaced.enter_context(dispatched_in_python(operation.vec, vector))
                 _replaced.enter_context(dispatched_in_python(operation.default, None))
+            _replaced.enter_context(dispatched_in_python(aten._pad_circular.default, _circular_padding))
         _depth += 1
     try:
         yield
@@ -71,3 +74,26 @@ def _with_sizes(operation: Any, corners: bool) -> Callable[..., Any]:
         return with_corners if corners else without
 
     return changed
+
+
+def _circular_padding(apart: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that takes a part of what is repeated, one dimension after the other in eager's order.
+
+    What has symbols among its sizes, negative widths or widths that eager refuses is taken apart as ever, and so is
+    padding so wide that an element of the gradient is a sum of more than two, which eager rounds on the way.
+    """
+
+    def part(x: torch.Tensor, pad: Sequence[Any]) -> Any:
+        dims = [x.dim() - 1 - k for k in range(len(pad) // 2)]
+        widths = list(zip(dims, pad[::2], pad[1::2], strict=False))
+        plain = all(isinstance(n, int) for n in (*pad, *x.shape)) and min(dims, default=-1) >= 0
+        if not plain or not any(pad) or any(min(w) < 0 or sum(w) > x.size(dim) for dim, *w in widths):
+            return apart(x, pad)
+        result = x
+        for dim, before, after in widths:
+            size, times = x.size(dim), 1 + (before > 0) + (after > 0)
+            repeated = result.repeat(*[times if k == dim else 1 for k in range(x.dim())])
+            result = repeated.narrow(dim, size - before if before else 0, before + size + after)
+        return result.contiguous()
+
+    return part

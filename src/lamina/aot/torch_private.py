@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -233,11 +234,15 @@ resampled_size: Callable[..., Any] = upsample_compute_output_size
 
 @contextlib.contextmanager
 def dispatched_in_python(op: Any, changed: Callable[..., Any] | None) -> Iterator[None]:
-    """Inside, ``changed(function)`` stands for each Python function that takes ``op`` apart; None: C++'s kernels do."""
+    """Inside, ``changed(function)`` stands for each function that takes ``op`` apart; None: C++'s kernels do.
+
+    The functions are Python's, or C++'s where there is none of Python's.
+    """
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
     before = {key: op.py_kernels.pop(key) for key in keys if key in op.py_kernels}
     if changed is not None:
-        op.py_kernels.update({key: changed(function) for key, function in before.items()})
+        apart = before or {keys[1]: partial(op._op_dk, keys[1])}
+        op.py_kernels.update({key: changed(function) for key, function in apart.items()})
     op._dispatch_cache.clear()
     try:
         yield
