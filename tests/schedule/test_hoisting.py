@@ -160,3 +160,20 @@ def test_sums_at_places_take_whole_rows() -> None:
     lengths = {a.name: a.extent.const for a in nest.axes}
     assert schedule.vector is not None
     assert lengths[schedule.vector] == 12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_columns_at_places_that_are_data_are_checked_once(dtype: torch.dtype) -> None:
+    """Two comparisons of 64 bits for each element of each row take longer than a place of 32 bits takes to read."""
+
+    def columns(x: Tensor, index: Tensor) -> Tensor:
+        return x.index_select(1, index) * 2 + 1
+
+    g = torch.Generator().manual_seed(0)
+    x, index = torch.randn(65, 400, generator=g).to(dtype), torch.randint(0, 400, (307,), generator=g)
+    compiled = lamina.compile(columns, options={"strict": True})
+    torch.testing.assert_close(compiled(x, index), columns(x, index))
+    assert taken(compiled) == 1
+    index[306] = 400
+    with pytest.raises((IndexError, RuntimeError)):
+        compiled(x, index)

@@ -172,7 +172,9 @@ def _price(nest: Nest, names: Sequence[str], axes: frozenset[str], cost: Cost) -
     cone = _cone(nest, names)
     if not cone or not _in_order(nest, cone) or {e.buffer for e in cone if isinstance(e, Load)} & writes(nest):
         return 0.0
-    return sum(cost.share(e, axes, _LEAST_REUSE) for e in cone)
+    inside = {n for e in cone for n in defined(e)}
+    checks = [e for e in nest.body if isinstance(e, Check) and e.cond in inside]
+    return sum(cost.share(e, axes, _LEAST_REUSE) for e in (*cone, *checks))
 
 
 def _held(nest: Nest, name: str) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Div, Expr, Loaded, Mod, as_expr, prod
-from lamina.ir.loops import Buffer, Compute, Equation, Index, Load, Nest, Store, axes_of
+from lamina.ir.loops import Buffer, Check, Compute, Constant, Equation, Index, Load, Nest, Store, axes_of, defined
 from lamina.ir.ops import OPS
+from lamina.ir.use_def import UseDef
 
 __all__ = ["Cost", "places_of"]
 
@@ -32,6 +33,9 @@ class Cost:
 
     def __init__(self, nest: Nest, buffers: Mapping[str, Buffer], varies: Mapping[str, frozenset[str]]) -> None:
         self.buffers, self.varies = buffers, varies
+        plain = {n for e in nest.body if isinstance(e, Index | Constant) for n in defined(e)}
+        self.pairs = {n for n, dtype in UseDef(nest.body).dtypes.items() if DTYPES[dtype].size == 8} - plain
+        """Values that are two vectors each: those of 64 bits, but for what follows from places in loops."""
         self.length = {a.name: a.extent.const for a in nest.axes}
         self.axis = {a.name: a for a in nest.axes}
         self.vector = self._vector(nest)
@@ -89,7 +93,12 @@ class Cost:
         if isinstance(eqn, Load | Store):
             return self._access(eqn)
         if isinstance(eqn, Compute):
-            return float(OPS[eqn.op].cost * (2 if DTYPES[eqn.dtype].size == 8 else 1))
+            wide = DTYPES[eqn.dtype].size == 8
+            if not wide and not self.pairs.isdisjoint(eqn.ins):
+                return 2.0 * OPS[eqn.op].cost + 3.0  # two halves, whose results are joined
+            return float(OPS[eqn.op].cost * (2 if wide else 1))
+        if isinstance(eqn, Check):
+            return 3.0  # all lanes' conditions become one, and a branch
         if isinstance(eqn, Index):
             return 1.0 + _DIVISION * sum(isinstance(a, Div | Mod) for a in eqn.expr.atoms())
         return 0.0
