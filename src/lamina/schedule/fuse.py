@@ -29,6 +29,7 @@ from lamina.schedule.inline_producers import inline_producers
 from lamina.schedule.join_groups import Joiner
 from lamina.schedule.lifetimes import Lifetimes
 from lamina.schedule.masked_update import overwrite_results
+from lamina.schedule.narrow import narrow_temporaries
 from lamina.schedule.recompute import recompute
 from lamina.schedule.short_columns import short_columns
 from lamina.schedule.split import split_concats
@@ -133,7 +134,10 @@ class Fusion:
             self.grouped()
 
     def hoisted(self) -> None:
-        """Values that vary over few axes are computed ahead."""
+        """Values that vary over few axes are stored without the others, or computed ahead."""
+        narrowed, changed, why = narrow_temporaries(self.program.steps, self.program.buffer_map())
+        self.program = replace(self.program, buffers=tuple(changed.get(b.name, b) for b in self.program.buffers))
+        self.take(narrowed, why)
         steps, made, decisions = hoist_values(self.program.steps, self.program.buffer_map())
         self.take(steps, decisions, made)
 

@@ -56,7 +56,7 @@ class Joiner:
         """The joined group over loops that line up as they are, or why there is none."""
         if first.nest is None or second.nest is None or first.facts is None or second.facts is None:
             return reasons.LIBRARY_CALL()
-        if first.facts.scatters or second.facts.scatters:
+        if (first.facts.scatters or second.facts.scatters) and not self._feeds_scatter(first, second):
             return reasons.SCATTERS()
         if (first.raises and second.updates and not second.raises) or (
             second.raises and first.updates and not first.raises
@@ -88,10 +88,38 @@ class Joiner:
         nest = join(first.nest, second.nest, found, self.numerics)
         if (shares or other_shares) and len(contiguous_axes(nest, self.buffers.buffers)) > 1:
             return reasons.KEEPS_WINDOW_ORDER()
+        if self._turns_a_reduction(first, second, nest):
+            return reasons.REDUCES_IN_ANOTHER_ORDER()
         facts = StepFacts.of(nest)
         fresh = facts.inner and not (first.facts.inner or second.facts.inner)
         why = illegal(nest, self.buffers.buffers, fresh, (first.nest, second.nest))
         return why or _union(first, second, nest, facts)
+
+    def _feeds_scatter(self, first: Group, second: Group) -> bool:
+        """Whether the second scatters on a CPU what the first makes cheaply, element by element, as rows of a table.
+
+        Costly values are left to a kernel of their own: threads share its points, but not those of a scatter.
+        """
+        a, b = first.facts, second.facts
+        if a is None or b is None or a.scatters or any(f.reduces or f.scans for f in (a, b)) or a.cost >= _COSTLY:
+            return False
+        if not first.writes & second.reads or second.writes & (first.reads | first.writes):
+            return False
+        return not any(map(self.buffers.on_gpu, b.stores))
+
+    def _turns_a_reduction(self, first: Group, second: Group, nest: Nest) -> bool:
+        """Whether on a CPU what the first reduces along memory would be read across it, to save few bytes."""
+        if first.nest is None or first.facts is None or not first.facts.reduces:
+            return False
+        if any(map(self.buffers.on_gpu, first.facts.stores)):
+            return False
+        alone = contiguous_axes(first.nest, self.buffers.buffers)
+        reduced = {a for e in first.nest.body if isinstance(e, Reduce) for a in e.axes}
+        if len(alone) != 1 or not alone <= reduced or len(contiguous_axes(nest, self.buffers.buffers)) < 2:
+            return False
+        length = prod(a.extent for a in first.nest.axes if a.name in alone)
+        saved = sum(self.buffers.bytes[name] for name in first.writes & second.reads)
+        return saved * estimate(length) < sum(self.buffers.bytes[name] for name in second.writes)
 
     def _against(self, first: Group, left: Nest, second: Group, right: Nest, found: Alignment) -> Reason | None:
         """Why loops that line up are left apart; ``None`` if nothing is against one loop."""

@@ -156,6 +156,12 @@ MADE_LATER = _JOINED.add(
     "part of a computation that was cut so that more programs share the work, or of sums of columns, values stored "
     "ahead or an update, or it took in other nests later.",
 )
+REDUCES_IN_ANOTHER_ORDER = _JOINED.add(
+    25,
+    "a reduction goes through memory in another order",
+    "One reduces along contiguous memory, the other reads or writes along another axis; one loop would do one of them "
+    "element by element, and little memory would be saved.",
+)
 
 _AGAIN = Codes(51, "Values computed again, or once ahead, instead of stored or read")
 
@@ -226,6 +232,11 @@ ROWS_SIDE_BY_SIDE = _AGAIN.add(
     12,
     "rows side by side fill the vectors",
     "Sums of few columns leave most of a vector register empty; several rows are added side by side and joined after.",
+)
+STORED_NARROW = _AGAIN.add(
+    13,
+    "stored once for each row of equal values",
+    "The value is the same along one of the loop's axes, as the gradient of a mean is; memory holds it once.",
 )
 
 _PLACE = Codes(52, "Memory: updates in place, and buffers that share memory")
