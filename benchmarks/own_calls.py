@@ -16,9 +16,9 @@ import torch
 
 from benchmarks.call_overhead import Blocks
 from benchmarks.report import RESULTS, print_table, write_results
+from lamina.backends.caches import guard_machine
 from lamina.bench import alternate
 from lamina.capture.own.callable import interpreted_callable
-from lamina.compile import guard_machine
 from lamina.options import Options
 from lamina.record import Record
 

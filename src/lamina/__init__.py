@@ -9,11 +9,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lamina.artefacts.front import compile
     from lamina.backends.registry import list_backends, register_backend
     from lamina.base.decision import Decision
     from lamina.bench import Measurement, Rivals, alternate, benchmark, warmup
     from lamina.blame.bisection import bisect
-    from lamina.compile import compile, lamina_backend
+    from lamina.compile import lamina_backend
     from lamina.errors import BadArgument, InvalidIR, LaminaError, LaminaWarning, StageFailed, UnknownOption
     from lamina.explain.program import explain
     from lamina.freezing.frozen import thaw
@@ -57,7 +58,8 @@ _PLACES = {
     "base.decision": ("Decision",),
     "bench": ("Measurement", "Rivals", "alternate", "benchmark", "warmup"),
     "blame.bisection": ("bisect",),
-    "compile": ("compile", "lamina_backend"),
+    "artefacts.front": ("compile",),
+    "compile": ("lamina_backend",),
     "explain.program": ("explain",),
     "errors": ("BadArgument", "InvalidIR", "LaminaError", "LaminaWarning", "StageFailed", "UnknownOption"),
     "freezing.frozen": ("thaw",),

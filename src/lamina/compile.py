@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -21,11 +21,12 @@ from lamina.aot.notes import Notes
 from lamina.aot.region import Region
 from lamina.aot.run import best_by_eager, differentiated, joint_of, through_autograd
 from lamina.aot.torch_private import asks_for_another_capture
+from lamina.artefacts.front import compile, own_callable
 from lamina.backends.api import Backend
 from lamina.backends.device import Boxed
 from lamina.backends.dumping import dump_backward, dump_graph
 from lamina.backends.kernels import begin, is_ours, with_library_gelu
-from lamina.backends.regions import aten_calls, chosen_compiler, open_cache, to_aten
+from lamina.backends.regions import aten_calls, to_aten
 from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.settings import check_arguments, options_for, torch_settings
@@ -42,8 +43,7 @@ from lamina.capture.behind_torch import log_behind_torch
 from lamina.capture.dynamo import compile_callable, compiled_graph, guarded, note_behind_torch
 from lamina.capture.entry.torch_private import compiling_alone
 from lamina.capture.modes.torch_private import has_function_modes
-from lamina.capture.own.callable import interpreted_callable, interprets
-from lamina.capture.own.guards.library import Library, machine_of, machine_source
+from lamina.capture.own.callable import interprets
 from lamina.capture.reasons import BY_EAGER
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
@@ -65,23 +65,28 @@ from lamina.rewrite.inlined import with_inlined
 from lamina.rewrite.nests import rewrite_nests
 from lamina.rewrite.rewriting import Rewriting
 from lamina.rewrite.user_rules import check_rules
-from lamina.runtime.cache import Cache
-from lamina.runtime.source import load_source
-from lamina.runtime.toolchain import Compiler
 from lamina.schedule.fuse import Fused, fuse
 from lamina.segments.control_flow import bodies_in, decided_bodies
 from lamina.segments.cut import CannotCut, cut
 from lamina.segments.pieces import as_aten, lowered_by_user, put_segment, with_numbers
 from lamina.stats import stats_of
 
-__all__ = ["compile", "compile_captured", "compile_graph", "compile_recorded", "lamina_backend"]
+__all__ = [
+    "compile",
+    "compile_captured",
+    "compile_graph",
+    "compile_now",
+    "compile_recorded",
+    "interpreters_compiler",
+    "lamina_backend",
+]
 
 _MOST_CUTS = 4
 """Times that a segment is cut again, where what is left of it cannot be lowered either."""
 
 
 @with_users_frames
-def compile(
+def compile_now(
     model: Any = None,
     *,
     fullgraph: bool = False,
@@ -91,14 +96,7 @@ def compile(
     options: Mapping[str, Any] | Options | None = None,
     disable: bool = False,
 ) -> Any:
-    """Compile a function, method, module or module class; as ``torch.compile``, and usable as a decorator.
-
-    ``backend`` is "lamina" (kernels for this machine), the name of another backend (those built in, registered,
-    installed, or known to torch.compile), a ``Backend`` or a function ``(gm, example_inputs) -> callable``, which is
-    given functional ATen graphs. ``mode`` is one of torch.compile's four modes, ``options`` an ``Options`` or a mapping
-    of its fields. The result has a ``record`` and ``stats()``, and ``report(path)`` writes the record as a page. Raises
-    ``BadArgument`` or ``UnknownOption`` for wrong arguments.
-    """
+    """``compile`` by the compiler, whether calls are stored or not."""
     if model is None:
         return _decorator(
             fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
@@ -123,18 +121,10 @@ def compile_recorded(
 ) -> Any:
     """``model`` compiled with ``settings`` by ``backend``; all that is noted on the way goes into ``record``."""
     compiler = _Compiler(settings, backend, record)
-    attributes = {"record": record, "stats": partial(stats_of, record), "report": partial(report, record)}
     if settings.capture == "own" and interprets(model, dynamic, record):
         compiler.recaptures = False
-        return interpreted_callable(
-            model,
-            backend_callable=compiler,
-            record=record,
-            fullgraph=fullgraph,
-            machine=partial(guard_machine, settings),
-            attributes=attributes,
-            sizes_fixed=dynamic is False,
-        )
+        return own_callable(model, settings, record, compiler, fullgraph, dynamic is False, stored=is_ours(backend))
+    attributes = {"record": record, "stats": partial(stats_of, record), "report": partial(report, record)}
     return compile_callable(
         model,
         backend_callable=compiler,
@@ -147,17 +137,11 @@ def compile_recorded(
     )
 
 
-def guard_machine(settings: Options) -> Library | None:
-    """What asks the facts of calls in machine code; None without a C++ compiler, or where it would not work."""
-    kept = open_cache(settings)
-    found = chosen_compiler(settings.cxx, kept)
-    return _machine_by(found, kept) if isinstance(found, Compiler) else None
-
-
-@cache  # as many as the process has compilers and caches
-def _machine_by(compiler: Compiler, kept: Cache) -> Library | None:
-    handle = load_source("guard machine", machine_source(), compiler, kept)
-    return None if handle is None else machine_of(handle)
+def interpreters_compiler(settings: Options, record: Record) -> Callable[..., Any]:
+    """What compiles the graphs of calls that are interpreted, by the backend "lamina"."""
+    compiler = _Compiler(settings, as_backend("lamina"), record)
+    compiler.recaptures = False
+    return compiler
 
 
 def _decorator(**settings: Any) -> Callable[[Any], Any]:

@@ -16,7 +16,7 @@ from lamina.base.user_frames import show_all_frames
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument, UnknownOption
 
-__all__ = ["MODES", "Options", "compiler_variables", "list_options"]
+__all__ = ["MODES", "Options", "compiler_variables", "list_options", "wanted_capture"]
 
 _EXAMPLES = {bool: "set it to 0 or 1", int: "set it to a whole number, 0 or more"}
 
@@ -228,6 +228,14 @@ def list_options() -> dict[str, str]:
 def compiler_variables() -> tuple[str, ...]:
     """The environment variables by which compilers, and wrappers before them, are told what to do, as "name=value"."""
     return tuple(f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_TELLING))
+
+
+def wanted_capture(given: Any) -> Any:
+    """What ``given`` options say who captures graphs, or the environment; nothing is checked."""
+    if isinstance(given, Options):
+        return given.capture
+    own = given.get("capture") if isinstance(given, Mapping) else None
+    return os.environ.get("LAMINA_CAPTURE") if own is None else own
 
 
 _TELLING = ("CCACHE_", "CCC_", "CLANG_", "GCC_", "NIX_", "COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from types import CodeType, FrameType
 from typing import Any
 
@@ -23,7 +24,7 @@ from lamina.rewrite.rewriting import Rewriting
 from lamina.schedule.fuse import fuse
 from tests.architecture.source import sources
 
-compile_graph: Callable[..., Any] = vars(sys.modules["lamina.compile"])["compile_graph"]
+compile_graph: Callable[..., Any] = import_module("lamina.compile").compile_graph
 
 GRAPH: dict[str, Callable[..., Any]] = {
     "captured rewrites": Rewriting.captured,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
+from importlib import import_module
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def test_a_failure_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyError("injected")
 
     torch.compiler.reset()
-    monkeypatch.setattr(sys.modules["lamina.compile"], "library_decisions", failing)
+    monkeypatch.setattr(import_module("lamina.compile"), "library_decisions", failing)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compiled = lamina.compile(lambda x: (x @ x).sin() @ x, options={"strict": True, "compare_eager": "off"})

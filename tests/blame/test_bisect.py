@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -104,7 +104,7 @@ def test_a_script_is_bisected(tmp_path: Path) -> None:
     assert entry["blame"]["stage"] == "captured rewrite"
     assert entry["blame"]["step"] == "swish"
     assert entry["blame"]["place"].startswith("train.py:13")
-    assert lamina.compile is sys.modules["lamina.compile"].compile
+    assert lamina.compile is import_module("lamina.compile").compile
 
 
 def test_a_right_script_runs_to_its_end_in_eager(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

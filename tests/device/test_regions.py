@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lamina
-from lamina.backends import cuda_region, regions
+from lamina.backends import cuda_region
 from lamina.testing import judge, tensors
 
 STRICT = {"strict": True}
@@ -223,7 +223,7 @@ def test_kernel_that_cannot_be_written_falls_back_alone(monkeypatch: pytest.Monk
         return emit(kernel, target)
 
     monkeypatch.setattr(cuda_region, "emit", one_fails)
-    monkeypatch.setattr(regions, "_warned", set())
+    monkeypatch.setattr("lamina.backends.caches._warned", set())
     function = lambda x, w: F.gelu(x).softmax(-1) @ w.relu()  # noqa: E731
     x, w = randn(256, 1024), randn(1024, 512)
     compiled = lamina.compile(function)
@@ -239,7 +239,7 @@ def test_region_without_kernels_runs_as_aten_calls(monkeypatch: pytest.MonkeyPat
         raise ValueError("not today")
 
     monkeypatch.setattr(cuda_region, "emit", fails)
-    monkeypatch.setattr(regions, "_warned", set())
+    monkeypatch.setattr("lamina.backends.caches._warned", set())
     x = randn(64, 64)
     compiled = lamina.compile(lambda x: F.gelu(x) * 2)
     with pytest.warns(UserWarning, match="lamina runs regions as ATen calls"):

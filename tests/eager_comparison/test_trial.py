@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -325,7 +325,7 @@ def test_what_a_function_mode_does_is_done_once_either_way(
         raise RuntimeError("an error of the compiler's")
 
     if failing:
-        monkeypatch.setattr(sys.modules["lamina.compile"], "compile_captured", fails)
+        monkeypatch.setattr(import_module("lamina.compile"), "compile_captured", fails)
     compiled = lamina.compile(function, dynamic=False)
     x = torch.randn(4, 8)
     with Increased():

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 import lamina
-from lamina.backends import regions
 from lamina.base import recovery
 
 STAGES = (
@@ -71,7 +70,7 @@ def fail_at(place: str, error: type[BaseException], monkeypatch: pytest.MonkeyPa
 @pytest.fixture(autouse=True)
 def anew(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
-    monkeypatch.setattr(regions, "_warned", set())
+    monkeypatch.setattr("lamina.backends.caches._warned", set())
     monkeypatch.setattr(recovery, "_told", set())
 
 

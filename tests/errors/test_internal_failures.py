@@ -50,7 +50,7 @@ ERRORS = [KeyError("files"), AssertionError(), RecursionError("too deep"), Memor
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(lamina.base.recovery, "_told", set())
-    monkeypatch.setattr(lamina.backends.regions, "_warned", set())
+    monkeypatch.setattr("lamina.backends.caches._warned", set())
     torch.compiler.reset()
     yield
     torch.compiler.reset()

@@ -124,7 +124,7 @@ def test_a_compiler_that_is_not_there_is_told_even_if_the_cache_serves(
         return result
 
     run()
-    monkeypatch.setattr("lamina.backends.regions._warned", set())
+    monkeypatch.setattr("lamina.backends.caches._warned", set())
     with pytest.warns(lamina.LaminaWarning, match=re.escape(why)):
         run(cxx=cxx)
 

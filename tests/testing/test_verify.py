@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +215,7 @@ def test_the_wrong_one_of_several_rewrites_is_named() -> None:
 
 
 def test_a_difference_without_kernels_and_rewrites_arises_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["lamina.compile"]
+    module = import_module("lamina.compile")
     real = module.compile_captured  # type: ignore[attr-defined]
 
     def one_less(*given: Any) -> Any:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule
 
-from lamina.backends import cuda_region, regions
+from lamina.backends import cuda_region
 from lamina.base import recovery
 from lamina.codegen.host_cuda import CudaHost
 from lamina.errors import StageFailed
@@ -287,7 +287,7 @@ def test_a_kernel_reads_as_far_ahead_as_shared_memory_holds(
     stub: Any = SimpleNamespace(options=options, device=0, target=TARGET, driver=driver, built=build)
     work = cuda_region.CudaRegion(stub, replace(plan, kernels=(deep,)), Record(), GraphModule({}, empty_graph(plan)))
     work.generate()
-    monkeypatch.setattr(regions, "_warned", set())
+    monkeypatch.setattr("lamina.backends.caches._warned", set())
     told: AbstractContextManager[Any] = nullcontext()
     if held == 0 and strict:
         told = pytest.raises(StageFailed, match=r"building test failed: .* it needs 1000 bytes")

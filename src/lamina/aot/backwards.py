@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lamina.aot.torch_private import is_zero_tensor
+from lamina.aot.engine.torch_private import is_zero_tensor
 
 __all__ = ["Backward", "Backwards", "Boxed", "CompileBackward", "Strides", "Tangent"]
 
@@ -80,6 +80,11 @@ class Backwards:
         self._found: dict[Strides, Backward | None] = {}
         self._lock = threading.Lock()
         self._last: tuple[Strides, Backward] | None = None
+
+    @property
+    def found(self) -> dict[Strides, Backward | None]:
+        """The backwards that were asked for so far; None for one that could not be compiled."""
+        return dict(self._found)
 
     def usual(self, gradients: Sequence[Any]) -> Backward | None:
         """The last backward, if the same gradients are there and laid out as the last ones."""

@@ -20,9 +20,9 @@ from torch import is_inference_mode_enabled
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot import reasons
-from lamina.aot.autograd.torch_private import direct_apply
 from lamina.aot.differentiable import why_not_again
 from lamina.aot.eager_history import reach_in_eager
+from lamina.aot.engine.torch_private import direct_apply
 from lamina.aot.norm_statistics import unread
 from lamina.aot.notes import Notes
 from lamina.aot.overlap import tensors_written

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import weakref
-from collections.abc import Callable, Collection, Sequence
-from operator import attrgetter
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +11,7 @@ from torch.fx import GraphModule
 
 from lamina.aot import reasons
 from lamina.aot.draws import draws_numbers
+from lamina.aot.engine.inputs import Inputs, Taken
 from lamina.aot.norm_statistics import unread
 from lamina.aot.notes import Notes
 from lamina.aot.torch_private import autocast_states, forward_of, transforms_are_active
@@ -22,12 +20,7 @@ from lamina.base.reasons import Reason
 from lamina.base.recovery import brief
 from lamina.base.torch_private import HigherOrderOperator
 
-__all__ = ["Rerun", "Taken", "why_not_again"]
-
-Taken = tuple[tuple[int, ...], Sequence[Any]]
-"""The versions of a call's inputs, and what gives those that get no gradient, as long as they are alive."""
-
-_VERSION = attrgetter("_version")
+__all__ = ["Rerun", "why_not_again"]
 
 
 class Rerun:
@@ -51,26 +44,13 @@ class Rerun:
     ) -> None:
         self._gm, self._notes = gm, notes
         self._with_gradient = tuple(with_gradient)
-        self._others = tuple(i for i, wanted in enumerate(with_gradient) if not wanted)
-        self._detached = frozenset(i for i, is_detached in enumerate(detached) if is_detached) & frozenset(self._others)
-        """Inputs that are made for each call, in the memory of the user's: nobody else keeps them."""
         self._mode, self._autocast = torch.is_grad_enabled(), autocast_states()
         self._told: set[str] = set()
         self._unread = unread(gm).intersection(mutated) if mutated else frozenset()
         self.limit = why_not_again(gm, set(mutated) - self._unread)
-        """Why the graph is never run again, "" if it may be."""
-
-    def taken(self, inputs: Sequence[Any]) -> Taken | None:
-        """What a call's inputs are known by later; None where one of them has no version."""
-        if self.limit:
-            return None
-        try:
-            return tuple(map(_VERSION, inputs)), [self._reference(i, inputs[i]) for i in self._others]
-        except RuntimeError:  # a tensor of inference mode
-            return None
-
-    def _reference(self, place: int, given: torch.Tensor) -> Callable[[], torch.Tensor | None]:
-        return functools.partial(_itself, given) if place in self._detached else weakref.ref(given)
+        """Why the graph is never run again, None if it may be."""
+        self.inputs = Inputs(with_gradient, detached, self.limit is None)
+        self.taken = self.inputs.taken
 
     def gradients(
         self, taken: Taken | None, anchors: Sequence[torch.Tensor], gradients: Sequence[Any], sparse: bool = False
@@ -130,10 +110,6 @@ class Rerun:
             else [None] * len(wanted)
         )
         return tuple(next(found) if has else None for has in self._with_gradient)
-
-
-def _itself(given: torch.Tensor) -> torch.Tensor:
-    return given
 
 
 def why_not_again(gm: GraphModule, mutated: Collection[int]) -> Reason | None:

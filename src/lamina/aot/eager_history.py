@@ -11,7 +11,8 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot import reasons
-from lamina.aot.autograd.torch_private import saved_tensors, sequence_number
+from lamina.aot.autograd.torch_private import sequence_number
+from lamina.aot.engine.torch_private import saved_tensors
 from lamina.aot.notes import Notes
 from lamina.aot.torch_private import autocast_states, graph_is_kept, mode_apart, tracing_state
 from lamina.base.fx.torch_private import flatten

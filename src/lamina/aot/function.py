@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import is_inference_mode_enabled
 
-from lamina.aot.autograd.torch_private import direct_apply, saved_and_changed
 from lamina.aot.backwards import Backwards, Boxed, CompileBackward, Tangent
-from lamina.aot.differentiable import Rerun
-from lamina.aot.eager_history import Again, Kept
-from lamina.aot.reuse import Returned, all_unchanged
-from lamina.aot.saved_tensors import restored
-from lamina.aot.torch_private import (
+from lamina.aot.engine.layouts import restored
+from lamina.aot.engine.returned import Returned, all_unchanged
+from lamina.aot.engine.torch_private import (
     SET_GRAD,
     autocast_enabled,
+    direct_apply,
     graph_is_kept,
     has_storage,
     is_grad_enabled,
     never_captured,
+    saved_and_changed,
     saving_is_hooked,
     transforms_are_active,
     without_autocast,
 )
+from lamina.base.recipes import made_of
 from lamina.errors import DoubleBackward
 
+if TYPE_CHECKING:
+    from lamina.aot.differentiable import Rerun
+    from lamina.aot.eager_history import Again, Kept
+
 __all__ = [
+    "apart",
     "detaching",
     "inference_function",
     "training_function",
@@ -55,7 +60,7 @@ def inference_function(compiled: Boxed, mutated: Sequence[int], trained: bool = 
     function = run_and_note if mutated else run
     never_captured(function)
     if not trained:
-        return function
+        return made_of(function, "inference", compiled=compiled, mutated=mutated, trained=trained)
 
     def run_without_gradients(*inputs: Any) -> Any:
         SET_GRAD(False)
@@ -65,7 +70,7 @@ def inference_function(compiled: Boxed, mutated: Sequence[int], trained: bool = 
             SET_GRAD(True)
 
     never_captured(run_without_gradients)
-    return run_without_gradients
+    return made_of(run_without_gradients, "inference", compiled=compiled, mutated=mutated, trained=trained)
 
 
 def detaching(compiled: Callable[..., Any], places: Sequence[int]) -> Callable[..., Any]:
@@ -82,7 +87,21 @@ def detaching(compiled: Callable[..., Any], places: Sequence[int]) -> Callable[.
         return compiled(*given)
 
     never_captured(run)
-    return run
+    return made_of(run, "detaching", compiled=compiled, places=places)
+
+
+def apart(compiled: Boxed, pairs: Sequence[Sequence[int]]) -> Boxed:
+    """``compiled`` with the results at ``pairs`` as two tensors: autograd gives only one of them a history."""
+
+    def call(arguments: list[Any]) -> list[Any]:
+        results = list(compiled(arguments))
+        for one, other in pairs:
+            if results[one] is results[other]:
+                results[other] = results[one].detach()
+        return results
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return made_of(call, "apart", compiled=compiled, pairs=pairs)
 
 
 def without_gradients(compiled: Boxed) -> Boxed:
@@ -98,7 +117,7 @@ def without_gradients(compiled: Boxed) -> Boxed:
             return compiled(arguments)
 
     run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+    return made_of(run, "without gradients", compiled=compiled)
 
 
 def training_function(
@@ -133,8 +152,11 @@ def training_function(
     results_of, saved_of = _items(range(results)), itemgetter(slice(results, None))
     wanted_of = _items([i for i, s in enumerate(tangents_of) if s is not None])
     rereading = compile_rereading is not None
+    layouts = [t for t in tangents if t is not None]
+    backwards = Backwards(compile_backward, layouts)
+    others = None if compile_rereading is None else Backwards(compile_rereading, layouts)
     run_backward = _backward_function(
-        compile_backward, compile_rereading, tangents, tangents_of, len(rereads), again, rerun, (name, where)
+        backwards, others, tangents, tangents_of, len(rereads), again, rerun, (name, where)
     )
 
     class Compiled(torch.autograd.Function):
@@ -177,12 +199,28 @@ def training_function(
     function = run if torch.is_grad_enabled() else run_with_gradients
     never_captured(run)
     never_captured(function)
-    return function
+    return made_of(
+        function,
+        "training",
+        forward=forward,
+        compile_backward=compile_backward,
+        compile_rereading=compile_rereading,
+        backwards=backwards,
+        results=results,
+        tangents=tangents,
+        tangents_of=tangents_of,
+        mutated=mutated,
+        again=again,
+        rerun=rerun,
+        name=name,
+        where=where,
+        grad=function is run,
+    )
 
 
 def _backward_function(  # noqa: C901
-    compile_backward: CompileBackward,
-    compile_rereading: CompileBackward | None,
+    backwards: Backwards,
+    rereading: Backwards | None,
     tangents: Sequence[Tangent | None],
     tangents_of: Sequence[frozenset[int] | None],
     rereads: int,
@@ -196,9 +234,6 @@ def _backward_function(  # noqa: C901
     """
     if all(s is None for s in tangents_of):
         return _without_gradients(len(tangents_of))
-    layouts = [t for t in tangents if t is not None]
-    backwards = Backwards(compile_backward, layouts)
-    rereading = None if compile_rereading is None else Backwards(compile_rereading, layouts)
     taken = tuple(i for i, t in enumerate(tangents) if t is not None)
     constant, taken_of = len(taken) < len(tangents), _items(taken)
 

@@ -18,7 +18,7 @@ from lamina.aot.backwards import Boxed
 from lamina.aot.captured import Captured
 from lamina.aot.checkpointed import partition_checkpointed
 from lamina.aot.defined_gradients import DefinedGradients
-from lamina.aot.function import without_gradients
+from lamina.aot.function import apart, without_gradients
 from lamina.aot.joint import prepare, unsupported
 from lamina.aot.notes import Notes
 from lamina.aot.partition import Partition, partition
@@ -132,7 +132,8 @@ class GraphCompiler:
         region = Region(gm, tuple(example_inputs), kind, f"{self.name}_{kind}", inputs)
         compiled = self._compiled_region(region)
         if kind == "forward":
-            compiled = _apart(compiled, _in_one_memory(gm, self.results))
+            pairs = _in_one_memory(gm, self.results)
+            compiled = apart(compiled, pairs) if pairs else compiled
         if kind == "inference" and any(self.differentiable):
             compiled = without_gradients(compiled)
         spent = time.perf_counter() - start
@@ -300,21 +301,6 @@ def _of_one_value(node: Node) -> Node:
     while node.target in _COPIES and isinstance(node.args[0], Node):
         node = viewed(node.args[0])
     return node
-
-
-def _apart(compiled: Callable[..., Any], pairs: Sequence[tuple[int, int]]) -> Callable[..., Any]:
-    """``compiled`` with the results at ``pairs`` as two tensors: autograd gives only one of them a history."""
-    if not pairs:
-        return compiled
-
-    def call(arguments: list[Any]) -> list[Any]:
-        results = list(compiled(arguments))
-        for one, other in pairs:
-            if results[one] is results[other]:
-                results[other] = results[one].detach()
-        return results
-
-    return _boxed(call)
 
 
 def _emptied(arguments: list[Any]) -> list[Any]:

@@ -17,14 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Node
-from torch.utils.weak import TensorWeakRef
 
 from lamina.aot.cost import OpClass, bytes_of
 from lamina.base.row_digest import suits_digest
 from lamina.base.symbolic.torch_private import contiguous
-from lamina.base.torch_private import version_of
 
-__all__ = ["Returned", "Reuse", "all_unchanged", "find_reuses"]
+__all__ = ["Reuse", "find_reuses"]
 
 _LEAST_BYTES = 8 << 20
 """Bytes to be read less for which a weak reference and a digest are worth it: 2 to 3 us of a GPU."""
@@ -38,31 +36,6 @@ class Reuse:
 
     node: Node
     output: int
-
-
-class Returned:
-    """A tensor that was handed to the caller, weakly, and where its elements are."""
-
-    __slots__ = ("_address", "_reference", "_shape", "_stride", "_version")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._reference = TensorWeakRef(tensor)
-        self._address, self._shape, self._stride = tensor.data_ptr(), tensor.shape, tensor.stride()
-        self._version = version_of(tensor)
-
-    def tensor(self) -> Tensor | None:
-        """The tensor, if it still exists where it was and no write to it was counted."""
-        found = self._reference()
-        if found is None or version_of(found) != self._version or found.data_ptr() != self._address:
-            return None
-        return found if found.shape == self._shape and found.stride() == self._stride else None
-
-
-def all_unchanged(returned: Sequence[Returned]) -> list[Tensor] | None:
-    """The tensors, or None if one of them is gone or was written to."""
-    found = [held.tensor() for held in returned]
-    present = [t for t in found if t is not None]
-    return present if len(present) == len(found) else None
 
 
 def find_reuses(

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from lamina.aot.torch_private import is_zero_tensor
+from lamina.aot.engine.layouts import agree, in_memory, restored
 from lamina.base.symbolic.torch_private import from_arguments, hint
 
-__all__ = ["restored", "with_planned_strides"]
+__all__ = ["with_planned_strides"]
 
 Boxed = Callable[[list[Any]], Any]
 Strides = Callable[[Sequence[Any]], tuple[int, ...]]
@@ -42,7 +42,7 @@ def with_planned_strides(compiled: Boxed, fakes: Sequence[Any]) -> Boxed:
 
     def call(args: list[Any]) -> Any:
         for i in gradients:
-            args[i] = _in_memory(args[i])
+            args[i] = in_memory(args[i])
         for i, strides in exact:
             args[i] = restored(args[i], strides(args))  # no name here holds a tensor that ``compiled`` lets go
         for i, order in orders:
@@ -53,30 +53,11 @@ def with_planned_strides(compiled: Boxed, fakes: Sequence[Any]) -> Boxed:
     return call
 
 
-def _in_memory(given: Any) -> Any:
-    """A tensor whose memory holds its values as they are: ``given``, if that is so."""
-    if not isinstance(given, torch.Tensor):
-        return given
-    if is_zero_tensor(given):
-        return torch.zeros_like(given)
-    return given.resolve_neg().resolve_conj() if given.is_neg() or given.is_conj() else given
-
-
-def restored(saved: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """``saved``, or a copy of it that has these strides and whose memory holds its values."""
-    saved = _in_memory(saved)
-    if saved.stride() == stride or _agree(saved.shape, saved.stride(), stride):
-        return saved
-    part = saved[tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)]  # one of what is repeated
-    fresh = torch.empty_strided(part.shape, stride, dtype=saved.dtype, device=saved.device)
-    return fresh.copy_(part).expand(saved.shape)
-
-
 def _as_planned(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     """``tensor``, or a copy of it where it is laid out otherwise or its memory does not hold its values."""
-    tensor = _in_memory(tensor)
+    tensor = in_memory(tensor)
     planned = _strides(tensor.shape, order)
-    if tensor.stride() == planned or _agree(tensor.shape, tensor.stride(), planned):
+    if tensor.stride() == planned or agree(tensor.shape, tensor.stride(), planned):
         return tensor
     return _laid_out(tensor, order)
 
@@ -86,7 +67,7 @@ def _order(fake: torch.Tensor) -> tuple[int, ...] | None:
     sizes, strides = [hint(n) for n in fake.shape], [hint(s) for s in fake.stride()]
     dims = [d for d, stride in enumerate(strides) if stride != 0]
     order = tuple(sorted(dims, key=lambda d: (strides[d], sizes[d] != 1, -d)))
-    return order if _agree(sizes, strides, _strides(sizes, order)) else None
+    return order if agree(sizes, strides, _strides(sizes, order)) else None
 
 
 def _strides(sizes: Sequence[int], order: tuple[int, ...]) -> tuple[int, ...]:
@@ -104,9 +85,3 @@ def _laid_out(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
         once = once.narrow(d, 0, 1)
     fresh = torch.empty_strided(once.shape, _strides(once.shape, order), dtype=tensor.dtype, device=tensor.device)
     return fresh.copy_(once).expand(tensor.shape)
-
-
-def _agree(sizes: Sequence[int], actual: Sequence[int], planned: Sequence[int]) -> bool:
-    """Whether the strides differ only along dimensions of one element, or in a tensor of none."""
-    triples = zip(sizes, actual, planned, strict=True)
-    return 0 in sizes or all(n == 1 or a == p for n, a, p in triples)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._C._dynamo.guards import compute_overlapping_tensors
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._dispatch.python import enable_python_dispatcher
@@ -30,6 +29,19 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils.checkpoint import CheckpointPolicy
 
+from lamina.aot.engine.torch_private import (
+    SET_GRAD,
+    autocast_enabled,
+    graph_is_kept,
+    has_storage,
+    is_grad_enabled,
+    is_transformed,
+    is_zero_tensor,
+    never_captured,
+    saving_is_hooked,
+    transforms_are_active,
+    without_autocast,
+)
 from lamina.base.symbolic.torch_private import is_fake
 
 __all__ = [
@@ -154,9 +166,6 @@ RUN_WITH_RNG_STATE: Any = run_with_rng_state
 ASSERT = torch._assert_async
 """What an ``assert`` on a tensor is captured as."""
 
-SET_GRAD = torch._C._set_grad_enabled
-"""The call by which a captured graph switches gradients on and off."""
-
 ENTER_AUTOCAST = torch.amp.autocast_mode._enter_autocast
 """The call by which a captured graph enters an autocast region; its fourth argument is whether that is enabled."""
 
@@ -261,20 +270,6 @@ def _itself(tensor: torch.Tensor) -> torch.Tensor:
 # device, gradients are recorded, a function transform (``torch.func``) is in progress; whether the backward in progress
 # may be run again, since its caller asked to retain the graph; and, given True, the caller's hooks on tensors that are
 # saved for a backward, None without.
-autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
-is_grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
-is_zero_tensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
-transforms_are_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
-is_transformed: Callable[[Any], bool] = torch._C._functorch.is_functorch_wrapped_tensor
-has_storage: Callable[[torch.Tensor], bool] = torch._C._has_storage
-graph_is_kept: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
-saving_is_hooked: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
-
-
-def without_autocast() -> contextlib.AbstractContextManager[Any]:
-    """Compiled graphs hold their casts already; library calls in them must not cast again."""
-    disabled: contextlib.AbstractContextManager[Any] = torch._C._DisableAutocast()
-    return disabled
 
 
 def without_function_modes() -> contextlib.AbstractContextManager[Any]:
@@ -371,13 +366,3 @@ def forward_of(gm: GraphModule) -> Callable[..., Any]:
     """The function of a graph, its Python code generated: else the first call is one of the module, which prints."""
     _LazyGraphModule.force_recompile(gm)
     return gm.forward
-
-
-def never_captured(function: Any) -> None:
-    """Keep Dynamo from capturing ``function`` and what it calls, at no cost when it runs.
-
-    A backward that runs while Dynamo captures its caller would otherwise be captured itself, and with it this compiler.
-    """
-    strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-    set_code_exec_strategy(function.__code__, strategy)
-    function.never_captured = True

@@ -26,6 +26,7 @@ from lamina.backends.regions import (
 )
 from lamina.base.decision import Decision
 from lamina.base.plurals import counted
+from lamina.base.recipes import made_of
 from lamina.base.recovery import recover
 from lamina.codegen.cpp.emit import emit
 from lamina.codegen.cpp.prelude import prelude
@@ -107,7 +108,8 @@ class CpuBackend:
         """The host program with its kernels, which the first call waits for and loads."""
         plan = kernels.plan
         repeatable, strict = _is_repeatable(plan), self.options.strict
-        return loaded_later(plan.name, kernels.program, record, gm, strict, repeatable, kernels.profiled)
+        run = loaded_later(plan.name, kernels.program, record, gm, strict, repeatable, kernels.profiled)
+        return made_of(run, "kernels", kernels=kernels, graph=gm, retryable=repeatable)
 
     def plans(self, plan: Plan) -> tuple[Plan, ...]:
         """The plan."""

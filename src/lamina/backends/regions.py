@@ -13,6 +13,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot.torch_private import is_transformed, transforms_are_active
+from lamina.backends.caches import chosen_compiler, open_cache, warn_once
 from lamina.backends.device import Boxed
 from lamina.backends.reasons import BUILD_FAILED
 from lamina.backends.torch_private import IS_ON, PROFILER
@@ -21,14 +22,9 @@ from lamina.base.recovery import recover
 from lamina.base.retryable import set_retryable, set_retryable_unless_told
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import memory_of, without_bases
-from lamina.base.user_warnings import warn_user
 from lamina.errors import LaminaError, StageFailed
-from lamina.options import Options, compiler_variables
 from lamina.record import Record
-from lamina.runtime.cache import Cache, cache_root
-from lamina.runtime.compilation import Running
 from lamina.runtime.pool import Pool
-from lamina.runtime.toolchain import Compiler, NoCompiler, look_for_compiler
 
 __all__ = [
     "Boxed",
@@ -49,28 +45,10 @@ _SMALL = 1 << 31
 """Integers up to this and their products are among those of a kernel."""
 
 
-def open_cache(options: Options) -> Cache:
-    """The on-disk cache that the options name, or one that lasts as long as the process."""
-    return _cache(options.cache_dir, options.cache, options.cache_limit << 20)
-
-
-@cache  # values of three options
-def _cache(folder: str, enabled: bool, limit: int) -> Cache:
-    return Cache(cache_root(folder), limit) if enabled else Cache(None)
-
-
 @cache
 def build_threads() -> Pool:
     """Builds wait for compilers most of the time, so a few threads serve any number of regions."""
     return Pool(4, "lamina-build")
-
-
-def chosen_compiler(cxx: str, cache: Cache, running: Running | None = None) -> Compiler | NoCompiler:
-    """The compiler to build with. One that the user named and that cannot be used is told, even if nothing is built."""
-    found = look_for_compiler(cxx, cache, running, compiler_variables())
-    if cxx and isinstance(found, NoCompiler):
-        warn_once(f"lamina cannot use the C++ compiler of the option cxx: {found.what}")
-    return found
 
 
 def loaded_later(
@@ -138,18 +116,6 @@ def progress_printer(region: str, what: str) -> Callable[[int, int, float], None
             print(f"lamina: {region}: compiling kernels, {finished}/{total} {what}, {seconds:.0f} s", file=sys.stderr)
 
     return progress
-
-
-_warned: set[str] = set()
-"""Kinds of messages, of which there are few."""
-
-
-def warn_once(message: str) -> None:
-    """Warn, once in this process for all messages that are equal up to the first colon."""
-    kind = message.partition(":")[0]
-    if kind not in _warned:
-        _warned.add(kind)
-        warn_user(message)
 
 
 def instead(region: str, why: str, gm: GraphModule, strict: bool, record: Record) -> Boxed:

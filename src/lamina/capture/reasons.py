@@ -25,9 +25,11 @@ __all__ = [
     "GENERATOR",
     "INTERPRETED",
     "IN_PASSED_FILE",
+    "LOADED",
     "LOOP_BROKEN",
     "NOTHING_CAPTURED",
     "NOT_IN_A_GRAPH",
+    "NOT_STORED",
     "NO_FORMULA",
     "NO_TENSOR_CALLS",
     "OTHER_BREAK",
@@ -41,6 +43,8 @@ __all__ = [
     "SHARED",
     "SIZE_FIXED",
     "SKIPPED_BY_DYNAMO",
+    "STORED",
+    "STORED_FOR_OTHERS",
     "SYMBOLS_TAKE_TOO_LONG",
     "WRITTEN_IN_C",
 ]
@@ -374,4 +378,29 @@ VERSION_WITHOUT_GRAPHS = FRAMES.add(
     "With capture own a function has a version for each set of facts that its calls were found in. The graphs of this "
     "one were compiled before.",
     "",
+)
+STORED = FRAMES.add(
+    18,
+    "its calls are stored for other processes, with {count:compiled graph}",
+    "With capture own the facts, the program and the compiled graphs of a call become an entry of the on-disk cache. "
+    "Another process in which all facts hold runs them without capturing or compiling anything.",
+)
+NOT_STORED = FRAMES.add(
+    19,
+    "its calls are not stored for other processes: {why}",
+    "With capture own, what is stored names all that a call reads: modules, classes and functions by their names and "
+    "code, attributes, tensors by their looks. What is named here cannot be found so in another process, which "
+    "captures and compiles the function for itself.",
+)
+LOADED = FRAMES.add(
+    20,
+    "a call runs what another process has stored, as {count:fact} of it hold",
+    "With capture own the facts of a stored call are asked one by one before it is used; neither the interpreter nor "
+    "the compiler ran.",
+)
+STORED_FOR_OTHERS = FRAMES.add(
+    21,
+    "what is stored is for other calls: {fact}",
+    "With capture own a stored call is used where all that it has read is the same. The sentence names the first fact "
+    "that is not; the call is captured and compiled.",
 )

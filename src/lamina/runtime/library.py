@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lamina.runtime.cache import Cache, Miss
@@ -11,7 +11,7 @@ from lamina.runtime.kernel import KernelUnit, symbol
 from lamina.runtime.loading import load_library
 from lamina.runtime.toolchain import Compiler
 
-__all__ = ["OBJECT", "Functions", "Library", "functions_of", "recall", "remember"]
+__all__ = ["OBJECT", "Functions", "Library", "functions_in", "functions_of", "object_of", "recall", "remember"]
 
 OBJECT = "kernels.so"
 Functions = tuple[Callable[[bytes], int], ...]  # in the order of the unit's functions
@@ -29,6 +29,8 @@ class Library:
 # Kernels stay loaded until the process ends: nothing can tell when the last caller of a function is gone.
 _LOADED: dict[str, Functions] = {}
 """Kernels by name. A loaded library stays in the process: its functions may be running."""
+_OBJECTS: dict[int, str] = {}
+"""The keys of the cache entries that hold the loaded functions, by the identities of those, which stay."""
 _LIBRARIES: dict[str, Library] = {}
 """Loaded libraries by what is in them; they stay, as said above."""
 
@@ -59,14 +61,19 @@ def remember(
     for identity, functions in found.items():
         name = _note(identity, compiler)
         _LOADED[name] = functions
+        _OBJECTS.update(dict.fromkeys(map(id, functions), library.key))
         cache.write_note(name, {"object": library.key, "kernel": units[identity].name})
 
 
 def functions_of(unit: KernelUnit, identity: str, handle: ctypes.CDLL) -> Functions:
     """The functions of a kernel in a loaded object. Raises ``OSError`` if it does not have them."""
+    return functions_in(handle, [symbol(index, identity) for index in range(len(unit.functions))])
+
+
+def functions_in(handle: ctypes.CDLL, symbols: Sequence[str]) -> Functions:
+    """The functions of these names in a loaded object. Raises ``OSError`` if it does not have them."""
     functions: list[Callable[[bytes], int]] = []
-    for index in range(len(unit.functions)):
-        name = symbol(index, identity)
+    for name in symbols:
         try:
             found = getattr(handle, name)
         except AttributeError:
@@ -74,6 +81,11 @@ def functions_of(unit: KernelUnit, identity: str, handle: ctypes.CDLL) -> Functi
         found.argtypes, found.restype = (ctypes.c_void_p,), ctypes.c_longlong
         functions.append(found)
     return tuple(functions)
+
+
+def object_of(function: Callable[[bytes], int]) -> str | None:
+    """The key of the cache entry that holds a function of a kernel; None if none does."""
+    return _OBJECTS.get(id(function))
 
 
 def _note(identity: str, compiler: Compiler) -> str:
@@ -92,7 +104,9 @@ def _open(unit: KernelUnit, identity: str, name: str, cache: Cache) -> Functions
         cache.report(Miss(name, "the note names an object without this kernel", damaged=True))
         return None
     try:
-        return functions_of(unit, identity, library.handle)
+        functions = functions_of(unit, identity, library.handle)
+        _OBJECTS.update(dict.fromkeys(map(id, functions), key))
+        return functions
     except OSError as error:
         _LIBRARIES.pop(key, None)
         cache.evict(key, str(error))

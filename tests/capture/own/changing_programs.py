@@ -1,26 +1,32 @@
 """Random programs that read a small world, and random changes of that world between calls: own front end against eager.
 
-``python -m tests.capture.own.changing_programs FIRST COUNT`` prints what differs.
+``python -m tests.capture.own.changing_programs FIRST COUNT [stored]`` prints what differs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
+from lamina.artefacts.constants import Unstorable
+from lamina.artefacts.documents import Stored, written_driver
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.guards.library import Library
+from lamina.capture.own.reuse.driver import Driver
 from lamina.capture.own.reuse.versions import Versions
 from lamina.record import Record
 from tests.capture.own.machines import guard_machine, no_machine
 
-__all__ = ["Outcome", "difference"]
+__all__ = ["Outcome", "difference", "stored_difference"]
 
 sys.modules.setdefault("world", ModuleType("world"))  # where data classes look for what is of theirs
 
@@ -455,7 +461,9 @@ def _at(text: str) -> int:
 
 
 def _world(text: str) -> SimpleNamespace:
-    space: dict[str, Any] = {"noted": [], "__name__": "world"}
+    module = ModuleType("world")
+    space: dict[str, Any] = vars(module)
+    space["noted"] = []
     exec(WORLD, space)
     exec(compile(text, "<changing program>", "exec"), space)
 
@@ -463,7 +471,7 @@ def _world(text: str) -> SimpleNamespace:
         """The world's names, which are those of the program's globals."""
 
         def __getattribute__(self, name: str) -> Any:
-            return space[name]
+            return module if name == "module" else space[name]
 
         def __setattr__(self, name: str, value: Any) -> None:
             space[name] = value
@@ -528,26 +536,31 @@ _STATE = ["COUNT", "LIST", "OTHER_LIST", "DICT", "OTHER_DICT", "thing", "other",
 
 
 def _run(text: str, steps: Any, seed: int, wrap: Callable[[Any], Any]) -> list[Any]:
-    w, r, found = _world(text), random.Random(seed), []
+    w, r = _world(text), random.Random(seed)
     torch.manual_seed(seed)
     call = wrap(w.program)
-    for changes, given, grad in steps:
-        for change in changes:
-            try:
-                exec(change, {"w": w, "r": r})
-            except Exception as error:
-                found.append(("change", type(error).__name__))
-        args = eval(given, {"w": w, "torch": torch})
+    return [one for step in steps for one in _done(w, r, step, call)]
+
+
+def _done(w: ModuleType, r: random.Random, step: Any, call: Callable[..., Any]) -> list[Any]:
+    """What the changes and the call of a step do."""
+    (changes, given, grad), found = step, list[Any]()
+    for change in changes:
         try:
-            with torch.set_grad_enabled(grad):
-                result: Any = call(*args)
-            found.append(_shown(result))
-            alias = [w.thing is part for part in result] if isinstance(result, tuple) else result is args[0]
-            found.append(alias)
+            exec(change, {"w": w, "r": r})
         except Exception as error:
-            found.append((type(error).__name__, str(error)[:80]))
-        found.append([_shown(getattr(w, name)) for name in _STATE] + [_shown(args), w.net.n, _shown(w.net.extra)])
-        found.append([_shown(w.norm.state_dict()), _shown(list(w.net.parameters())), w.out.getvalue()])
+            found.append(("change", type(error).__name__))
+    args = eval(given, {"w": w, "torch": torch})
+    try:
+        with torch.set_grad_enabled(grad):
+            result: Any = call(*args)
+        found.append(_shown(result))
+        alias = [w.thing is part for part in result] if isinstance(result, tuple) else result is args[0]
+        found.append(alias)
+    except Exception as error:
+        found.append((type(error).__name__, str(error)[:80]))
+    found.append([_shown(getattr(w, name)) for name in _STATE] + [_shown(args), w.net.n, _shown(w.net.extra)])
+    found.append([_shown(w.norm.state_dict()), _shown(list(w.net.parameters())), w.out.getvalue()])
     return found
 
 
@@ -579,6 +592,78 @@ def difference(seed: int, machine: Callable[[], Library | None] = no_machine) ->
     return outcome
 
 
+class Memory:
+    """Calls stored as texts, their graphs kept as they are; ``uses`` counts calls that were found."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, list[Any]] = {}
+        self.waiting: list[Driver] = []
+        self.uses = 0
+        self.target: Any = None
+
+    def of(self, target: Any) -> Memory:
+        """What is stored, for another process with this ``target``."""
+        self.target = target
+        return self
+
+    def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As ``Store.found``."""
+        for text, graphs in self.texts.items():
+            with contextlib.suppress(Exception):
+                stored = Stored(json.loads(text), self.target)
+                values = stored.values(args, kwargs)
+                if isinstance(values, dict):
+                    driver = stored.driver(graphs)
+                    self.uses += 1
+                    return driver, partial(driver.run, args, kwargs) if driver.root.name else driver.runs_with(values)
+        return None
+
+    def wait(self, driver: Driver) -> None:
+        """As ``Store.wait``."""
+        self.waiting.append(driver)
+
+    def keep(self) -> None:
+        """As ``Store.keep``."""
+        for driver in self.waiting:
+            graphs: list[Any] = []
+            with contextlib.suppress(Unstorable):
+                self.texts[json.dumps(written_driver(driver, self.target, graphs, driver.views))] = graphs
+        self.waiting.clear()
+
+
+def stored_difference(seed: int) -> Outcome:
+    """The same where each step is done by another process, which loads the calls that those before it have stored.
+
+    The world of a process is made anew; what was done in the steps before is done there by eager.
+    """
+    r = random.Random(seed)
+    text = _program(r)
+    steps, memory = _steps(r, text), Memory()
+    outcome, world = Outcome(calls=len(steps), text=text), sys.modules["world"]
+    for count, step in enumerate(steps):
+        wanted = got = None
+        for compiled in (False, True):
+            w, changing = _world(text), random.Random(seed)
+            sys.modules["world"] = w.module
+            torch.manual_seed(seed)
+            for before in steps[:count]:
+                _done(w, changing, before, w.program)
+            if not compiled:
+                wanted = _done(w, changing, step, w.program)
+                continue
+            call = interpreted_callable(
+                w.program, backend_callable=lambda gm, fakes: gm.forward, record=Record(), store=memory.of
+            )
+            got = _done(w, changing, step, call)
+            memory.keep()
+        if wanted != got:
+            pairs = zip(wanted or (), got or (), strict=False)
+            outcome.told = f"step {count}: " + str(next(((a, b) for a, b in pairs if a != b), (wanted, got)))[:900]
+            break
+    sys.modules["world"], outcome.reused = world, memory.uses
+    return outcome
+
+
 def _compiled(program: Any, machine: Callable[[], Library | None]) -> Any:
     return interpreted_callable(
         program, backend_callable=lambda gm, fakes: gm.forward, record=Record(), machine=machine
@@ -587,10 +672,10 @@ def _compiled(program: Any, machine: Callable[[], Library | None]) -> Any:
 
 def main() -> None:
     """Compare as many as are asked for."""
-    first, count = int(sys.argv[1]), int(sys.argv[2])
+    first, count, stored = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] == ["stored"]
     calls = reused = wrong = 0
     for seed in range(first, first + count):
-        outcome = difference(seed, guard_machine)
+        outcome = stored_difference(seed) if stored else difference(seed, guard_machine)
         calls, reused = calls + outcome.calls, reused + outcome.reused
         if outcome.told:
             wrong += 1

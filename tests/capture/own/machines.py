@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lamina.backends.caches import guard_machine as machine_of_options
 from lamina.capture.own.guards.library import Library
-from lamina.compile import guard_machine as machine_of_options
 from lamina.options import Options
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from lamina.backends.caches import guard_machine as machine_of_options
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.guards.layouts import layouts
 from lamina.capture.own.guards.library import machine_of, machine_source
 from lamina.capture.own.guards.tensor_layouts import in_used_memory
 from lamina.capture.own.reuse.driver import Driver
-from lamina.compile import guard_machine as machine_of_options
 from lamina.options import Options
 from lamina.record import Record
 from lamina.runtime.cache import Cache

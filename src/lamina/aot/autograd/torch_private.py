@@ -27,19 +27,15 @@ from torch.fx.experimental.proxy_tensor import HANDLED_TYPES
 
 from lamina.aot.scalars.torch_private import exact_integers
 from lamina.aot.torch_private import never_captured
-from lamina.base.torch_private import version_of
 
 __all__ = [
     "Applied",
     "differentiable_places",
-    "direct_apply",
     "history_of_results",
     "node_class",
     "results_keep_versions",
     "run_aot_autograd",
     "running_backward",
-    "saved_and_changed",
-    "saved_tensors",
     "sequence_number",
     "serve_nothing",
     "serve_saved",
@@ -339,43 +335,6 @@ def _made_dense(usual: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def saved_tensors(ctx: Any) -> Any:
-    """What a context holds; torch refuses the question once a backward has freed it."""
-    descriptor: Any = torch._C._FunctionBase.saved_tensors
-    return descriptor.__get__(ctx)
-
-
-def saved_and_changed(ctx: Any) -> tuple[list[Any], set[int]]:
-    """What a context holds, and the places of what may have been written to since: ``saved_tensors`` refuses all of it.
-
-    Torch tells nobody the version that a result of the context's function was saved with: such a result counts as
-    changed unless it was never written to at all.
-    """
-    held = ctx._raw_saved_tensors
-    try:
-        tensors = [one.data for one in held]
-    except RuntimeError:
-        return list(saved_tensors(ctx)), set()
-    if not all(hasattr(one, "unpack") for one in held):  # torch 2.11
-        return _saved_or_written(ctx, tensors)
-    changed = set()
-    for place, one in enumerate(held):
-        try:
-            tensors[place] = one.unpack()
-        except RuntimeError:
-            if version_of(tensors[place]) != 0:
-                changed.add(place)
-    return tensors, changed
-
-
-def _saved_or_written(ctx: Any, tensors: list[Any]) -> tuple[list[Any], set[int]]:
-    """The same where one of ``tensors`` cannot be asked for alone: all that was ever written to may have changed."""
-    try:
-        return list(saved_tensors(ctx)), set()
-    except RuntimeError:
-        return tensors, {place for place, tensor in enumerate(tensors) if version_of(tensor) != 0}
-
-
 def sequence_number(node: Any) -> int:
     """When a node was made: of those that are ready, the engine runs the one that was made last."""
     return int(node._sequence_nr())
@@ -404,21 +363,6 @@ def torch_partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[G
     with functorch_config.patch(graphsafe_rng_functionalization=False):
         forward, backward = min_cut_rematerialization_partition(joint, inputs, **keywords)
     return forward, backward
-
-
-def direct_apply(function: type[torch.autograd.Function], **attributes: Any) -> Callable[..., Any]:
-    """``function.apply`` without what torch does in Python for function transforms, for when there are none.
-
-    That is two microseconds, and a look at each argument for a wrapper that outlived its transform. The backward is
-    called without torch's Python in front of it, which asks which of two names the user gave it, with a ctx
-    that has these ``attributes`` until the forward sets others.
-    """
-    node: Any = function._backward_cls
-    node.apply = function.backward
-    for name, value in attributes.items():
-        setattr(node, name, value)
-    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
-    return apply
 
 
 # What tells the backward in progress from another, and whether it comes to a node.

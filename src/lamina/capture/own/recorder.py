@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.overrides import TorchFunctionMode
 
 from lamina.base.drawing import may_draw
+from lamina.base.recipes import captured
 from lamina.capture.own.autocast import Autocast
 from lamina.capture.own.fakes import Fakes, NotHeld, look
 from lamina.capture.own.nested import flat, frozen, mapped, tensors
@@ -388,6 +389,7 @@ class Recorder(TorchFunctionMode):
             SET_GRAD(segment.state[0])  # the graph may switch it
             with compiling(mode):
                 compiled = self.regions.backend(gm, fakes)
+            captured(compiled, gm, fakes)
         if calls is not None:
             compiled = Writing(compiled, calls, segment.written())
         SET_GRAD(segment.state[0])

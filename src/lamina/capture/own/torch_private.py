@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import logging
 import sys
@@ -22,7 +23,6 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.autograd import forward_ad
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.overrides import _get_current_function_mode_stack, get_overridable_functions
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -169,7 +169,8 @@ def fake_mode() -> Any:
 
 def mode_with_numbers() -> Any:
     """The same for graphs that ask tensors for numbers, which have no values then."""
-    return FakeTensorMode(allow_non_fake_inputs=False, shape_env=ShapeEnv())
+    shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")  # which takes long to load
+    return FakeTensorMode(allow_non_fake_inputs=False, shape_env=shapes.ShapeEnv())
 
 
 def asking_numbers(mode: Any) -> contextlib.AbstractContextManager[Any]:
@@ -240,7 +241,8 @@ def cause_of_error(error: Exception) -> str:
     """Why a call without values raised ``error``: "size", "value" or "formula", or "" where eager raises it too."""
     if isinstance(error, DynamicOutputShapeException):
         return "size"
-    if isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode):
+    shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    if isinstance(error, DataDependentOutputException | shapes.GuardOnDataDependentSymNode):
         return "value"
     return "formula" if isinstance(error, UnsupportedOperatorException) else ""
 

@@ -21,6 +21,10 @@ class Names:
         self.objects: dict[str, Any] = {}
         self._names: dict[Any, str] = {}
 
+    def kept(self) -> list[tuple[bool, Any]]:
+        """What has names, in their order, with whether equal constants share the name."""
+        return [(isinstance(key, tuple), self.objects[name]) for key, name in self._names.items()]
+
     def object(self, value: Any) -> str:
         """The name of an object."""
         return self._named(id(value), value)

@@ -21,7 +21,7 @@ from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
 from lamina.capture.own.torch_private import SETTINGS, STATE_QUERIES
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "IsA"]
 
 _DETERMINED = frozenset(map(id, (*STATE_QUERIES, *SETTINGS)))
 """Functions of torch's whose answer the state of torch at the begin of the call decides."""
@@ -234,7 +234,7 @@ class Calls:
             if place is None or trace.effects or not plain:
                 trace.end(f"whether something is a {kind.__qualname__} is asked of its metaclass")
             else:
-                trace.note("answer", (place,), (_IsA(kind), isinstance(value, kind)))
+                trace.note("answer", (place,), (IsA(kind), isinstance(value, kind)))
 
     def len_of(self, *args: Any) -> Any:
         if len(args) == 1 and type(args[0]) in (Pending, *TENSORS):
@@ -257,7 +257,7 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True)
-class _IsA:
+class IsA:
     """Asks for the class of a value."""
 
     kind: type

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import MethodType
 from typing import Any
@@ -16,8 +16,9 @@ from lamina.capture.own.guards.library import Library
 from lamina.capture.own.results import distinct
 from lamina.capture.own.reuse.asking import Line, Names, asked, condition
 from lamina.capture.own.reuse.expressions import Path
-from lamina.capture.own.reuse.facts import Fact, Place, constant_key
+from lamina.capture.own.reuse.facts import Fact, Facts, Place, constant_key
 from lamina.capture.own.reuse.paths import Node, joined, program
+from lamina.capture.own.reuse.run import Ran
 from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.own.torch_private import SET_GRAD, autocast_states, is_from_a_hook, is_wrapped, settings
 
@@ -56,26 +57,69 @@ class Driver:
     """
 
     def __init__(self, trace: Trace, result: Any, library: Library | None = None) -> None:
-        self.names = Names()
-        self.facts = trace.facts
-        self.root = Path(trace, result, self.names).node
-        self.leaves = 1
+        names = Names()
+        self._have(names, trace.facts, Path(trace, result, names).node, _graphs_of(trace))
         self._write()
-        self._asked = self._compiled(*_text(Node(asked(self.facts.rows, self.names), end=["return None"])))
+        self.views.update((id(view), kind) for kind, view in trace.views.items())
+        self.have_guard(library, {place.number: value for value, place in trace.known.values()})
+
+    @classmethod
+    def of_program(cls, names: Names, facts: Facts, root: Node, graphs: list[Callable[..., Any]]) -> Driver:
+        """The driver of a program that another one has written; its text is compiled when it is first wanted."""
+        made = cls.__new__(cls)
+        made._have(names, facts, root, graphs)
+        made.source, made.run = "", made._written_now
+        return made
+
+    def _have(self, names: Names, facts: Facts, root: Node, graphs: list[Callable[..., Any]]) -> None:
+        self.names, self.facts, self.root, self.graphs = names, facts, root, graphs
+        self.leaves = 1
+        self.views: dict[int, type] = {}
+        self._asks: Run | None = None
         self.guard: Guard | None = None
         self.quick: Run = cannot_tell
+        self.with_machine = False
+
+    def _written_now(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._write()
+        return self.run(args, kwargs)
+
+    def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._asks is None:
+            self._asks = self._compiled(*_text(Node(asked(self.facts.rows, self.names), end=["return None"])))
+        return self._asks(args, kwargs)
+
+    def runs_with(self, values: Mapping[int, Any]) -> Callable[[], Any]:
+        """What makes a call for which all facts hold, with what is at each place; no decision is asked before it."""
+        places = [
+            f"{place.variable} = {self.names.object(place.key)}" for place in self._used() if place.how == "object"
+        ]
+        found = [place for place in self._used() if place.how != "object"]
+        rest = _with_found([place.variable for place in found], [*self.root.steps, *self.root.end])
+        source, facts = _text(Node([Line(line) for line in places], end=rest))
+        run = self._compiled(source, facts, found=tuple(values[place.number] for place in found))
+        return lambda: run((), {})
+
+    def _used(self) -> list[Place]:
+        """The places that the steps and the end of a program without decisions name."""
+        known = {row.variable: row for row in self.facts.rows if isinstance(row, Place)}
+        names = dict.fromkeys(_PLACE.findall("\n".join((*self.root.steps, *self.root.end))))
+        return [known[name] for name in names if name in known]
+
+    def have_guard(self, library: Library | None, values: dict[int, Any]) -> None:
+        """Have the facts asked by a machine, of which ``values`` are what was found at the places; once."""
+        self.with_machine = True
         if library is not None and not self.root.name:
             with suppress(Exception):  # what is only faster must not keep a call from being done
-                self._have_guard(library, trace)
+                self._have_guard(library, values)
 
-    def _have_guard(self, library: Library, trace: Trace) -> None:
+    def _have_guard(self, library: Library, values: dict[int, Any]) -> None:
         """Have the facts asked by a machine in ``quick``, where it knows what to do with the places."""
         steps, end = self.root.steps, self.root.end
-        known = {row.variable: row for row in self.facts.rows if isinstance(row, Place)}
-        used = [known[name] for name in dict.fromkeys(_PLACE.findall("\n".join((*steps, *end)))) if name in known]
+        used = self._used()
         found = tuple(place for place in used if place.how != "object")
         guard = self.guard = Guard(library, self.facts, found, self._question)
-        guard.meet({place.number: value for value, place in trace.known.values()})
+        guard.meet(values)
         lines = (
             "found = guard.check(args, kwargs)",
             "if found is None: return gone",
@@ -108,6 +152,10 @@ class Driver:
         """Whether all facts hold for a call, as Python finds."""
         return self._asked(args, kwargs) is None
 
+    def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
+        """What is at each place, by numbers, for a call for which all facts hold."""
+        return {place.number: place.value(args, kwargs) for place in self.facts.places}
+
     def failing(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fact | None:
         """The first fact that does not hold for a call; None if all do, or if a place is not there."""
         found = self._asked(args, kwargs)
@@ -125,6 +173,7 @@ class Driver:
             self._write()
             return False
         self.leaves += 1
+        self.graphs += _graphs_of(trace)
         return True
 
     def _write(self) -> None:
@@ -143,6 +192,10 @@ class Driver:
         exec(compile(source, "<driver of a call>", "exec"), space)
         run: Run = space["driver"]
         return run
+
+
+def _graphs_of(trace: Trace) -> list[Callable[..., Any]]:
+    return [step.run for step in trace.learning.steps if isinstance(step, Ran)]
 
 
 def _text(root: Node) -> tuple[str, list[Fact]]:

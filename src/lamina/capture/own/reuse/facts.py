@@ -127,6 +127,7 @@ class Facts:
     """Facts in the order in which they were found: what a fact needs to be asked safely stands before it."""
 
     rows: list[Place | Fact] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     _places: dict[Any, Place] = field(default_factory=dict)
     _noted: set[Any] = field(default_factory=set)
 
@@ -136,6 +137,7 @@ class Facts:
         found = self._places.get(wanted)
         if found is None:
             found = self._places[wanted] = Place(len(self._places), how, parent, key, name)
+            self.places.append(found)
             self.rows.append(found)
         return found
 

@@ -61,7 +61,7 @@ class Trace:
         self.changed: set[tuple[int, Any]] = set()
         self.containers: dict[int, Any] = {}
         self.looked: dict[tuple[int, str], Any] = {}
-        self._views: dict[type, Any] = {}
+        self.views: dict[type, Any] = {}
         self._entered: set[int] = set()
 
     def end(self, why: str) -> None:
@@ -240,9 +240,9 @@ class Trace:
 
     def _view(self, kind: type) -> Any:
         """What a class has of its own, the same object each time."""
-        found = self._views.get(kind)
+        found = self.views.get(kind)
         if found is None:
-            found = self._views[kind] = vars(kind)
+            found = self.views[kind] = vars(kind)
         return found
 
     def remember(self, value: Any) -> Any:

@@ -61,10 +61,23 @@ class Versions:
                 return found
         return MISSING
 
+    def with_machine(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Have the machine of the first driver asked from now on; what it gives for a call."""
+        self._keep(self.drivers)
+        return self.first(args, kwargs)
+
+    def take(self, driver: Driver) -> None:
+        """Have a driver that another process has made, which has done a call."""
+        self._done += 1
+        self._keep([driver, *self.drivers])
+
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call in the ordinary state gives, or ``MISSING`` if it is to be interpreted."""
         self._missed = self._differs = None
         for place, driver in enumerate(self.drivers):
+            if not driver.with_machine and driver.holds(args, kwargs):
+                driver.have_guard(self.machine(), driver.found(args, kwargs))
+                self._keep(self.drivers)
             if driver.guard is not None and driver.guard.useful and driver.holds(args, kwargs):
                 driver.learn(args, kwargs)
                 self._keep(self.drivers)
@@ -107,8 +120,8 @@ class Versions:
         self.drivers = drivers
         self.first = drivers[0].quick if drivers else cannot_tell
 
-    def add(self, trace: Trace, result: Any, compiled: bool = True) -> None:
-        """Make a version of a call that was traced, for which graphs were ``compiled`` or not."""
+    def add(self, trace: Trace, result: Any, compiled: bool = True) -> list[Driver]:
+        """Make a version of a call that was traced, for which graphs were ``compiled`` or not: its driver, if it has one."""
         missed, self._missed = self._missed, None
         differs, self._differs = self._differs, None
         trace.finish(state_of_torch())
@@ -120,7 +133,7 @@ class Versions:
                 trace.end(f"the call makes {why}, which is kept or returned")
         if trace.ended is not None:
             self._has_ended(trace.ended)
-            return
+            return []
         self._note_once("reused", Decision("capture", self.subject, True, REUSED(count=len(trace.facts.facts))))
         if missed is not None:
             self._note_version(missed[1], compiled)
@@ -129,6 +142,7 @@ class Versions:
         self.unused = 1 if uses > self._seen else self.unused + 1
         self._seen = uses
         self._limit(missed)
+        return made
 
     def _note_version(self, why: Reason, compiled: bool) -> None:
         """Note the fact for which there is one version more."""

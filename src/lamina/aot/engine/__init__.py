@@ -1,0 +1,1 @@
+"""Compiled graphs as they run under autograd."""

@@ -1,0 +1,46 @@
+"""The inputs of a call, as they are known when its gradients are to be differentiated again."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
+import torch
+
+__all__ = ["Inputs", "Taken"]
+
+Taken = tuple[tuple[int, ...], Sequence[Callable[[], torch.Tensor | None]]]
+"""The versions of a call's inputs, and what gives those that get no gradient, as long as they are alive."""
+
+_VERSION = attrgetter("_version")
+
+
+class Inputs:
+    """Tells what the inputs of calls of a graph are known by later, if it may run again (``again``).
+
+    ``with_gradient`` says which inputs get a gradient; those of the others that are ``detached`` are made for each
+    call, in the memory of the user's: nobody else keeps them.
+    """
+
+    def __init__(self, with_gradient: Sequence[bool], detached: Sequence[bool], again: bool) -> None:
+        self.with_gradient, self.detached, self.again = tuple(with_gradient), tuple(detached), again
+        self._others = tuple(i for i, wanted in enumerate(with_gradient) if not wanted)
+        self._detached = frozenset(i for i, is_detached in enumerate(detached) if is_detached) & frozenset(self._others)
+
+    def taken(self, inputs: Sequence[torch.Tensor]) -> Taken | None:
+        """What a call's inputs are known by later; None where one of them has no version."""
+        if not self.again:
+            return None
+        try:
+            return tuple(map(_VERSION, inputs)), [self._reference(i, inputs[i]) for i in self._others]
+        except RuntimeError:  # a tensor of inference mode
+            return None
+
+    def _reference(self, place: int, given: torch.Tensor) -> Callable[[], torch.Tensor | None]:
+        return functools.partial(_itself, given) if place in self._detached else weakref.ref(given)
+
+
+def _itself(given: torch.Tensor) -> torch.Tensor:
+    return given

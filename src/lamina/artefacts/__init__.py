@@ -1,0 +1,13 @@
+"""Calls that a process has captured and compiled, stored so that others load them instead.
+
+- ``constants.py``: constants as JSON;
+- ``code.py``: digests of code;
+- ``names.py``: objects by the names that another process finds them by;
+- ``documents.py``: a driver of ``capture/own`` as JSON, and the driver of that;
+- ``graphs.py``: captured graphs as JSON;
+- ``kernels.py``: host programs and kernels as files;
+- ``programs.py``: compiled graphs as JSON with files;
+- ``kind.py``: machine and versions;
+- ``store.py``: the entries in the cache;
+- ``front.py``: ``lamina.compile``.
+"""

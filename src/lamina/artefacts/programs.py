@@ -1,0 +1,208 @@
+"""Compiled graphs as documents of JSON with files, and compiled graphs of those: what they are made of, made again.
+
+A graph that is differentiated has its backwards with it, as many as were compiled when it was stored. Others, and what
+only the graph itself can tell, are compiled when somebody asks for them.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from lamina.aot.backwards import Backward, Boxed, Strides, Tangent
+from lamina.aot.engine.inputs import Inputs
+from lamina.aot.function import apart, detaching, inference_function, training_function, without_gradients
+from lamina.artefacts.constants import Unstorable, read_constant, written_constant
+from lamina.artefacts.graphs import compiled_again, written_graph
+from lamina.artefacts.kernels import Files, loaded_kernels, written_kernels
+from lamina.base.recipes import captured_as, recipe_of
+from lamina.errors import StageFailed
+
+__all__ = ["Compile", "made_again", "written_program"]
+
+Compile = Callable[[Any, Sequence[Any]], Callable[..., Any]]
+"""Compiles a captured graph with inputs without values."""
+
+
+def written_program(run: Callable[..., Any], files: Files) -> dict[str, Any]:
+    """A document of a compiled graph, which adds to the ``files``. Raises ``Unstorable``."""
+    recipe = recipe_of(run)
+    if recipe is None or recipe.kind not in _WRITERS:
+        raise Unstorable(f"a graph with {recipe.kind if recipe else 'parts of its own'}")
+    return {"kind": recipe.kind, **_WRITERS[recipe.kind](run, recipe.parts, files)}
+
+
+def made_again(text: Mapping[str, Any], files: Files, compile: Compile) -> Callable[..., Any]:
+    """The compiled graph of a document; ``compile`` compiles what is missing when it is asked for."""
+    made: Callable[..., Any] = _MAKERS[text["kind"]](text, files, compile)
+    return made
+
+
+# Graphs without gradients.
+
+
+def _inference(run: Any, parts: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    inner = written_program(parts["compiled"], files)
+    return {"compiled": inner, "mutated": list(parts["mutated"]), "trained": parts["trained"]}
+
+
+def _make_inference(text: Mapping[str, Any], files: Files, compile: Compile) -> Callable[..., Any]:
+    return inference_function(made_again(text["compiled"], files, compile), text["mutated"], text["trained"])
+
+
+def _inner(run: Any, parts: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    return {"compiled": written_program(parts["compiled"], files)}
+
+
+def _apart(run: Any, parts: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    return {**_inner(run, parts, files), "pairs": [list(pair) for pair in parts["pairs"]]}
+
+
+def _detaching(run: Any, parts: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    return {**_inner(run, parts, files), "places": list(parts["places"])}
+
+
+# Graphs that are differentiated.
+
+
+def _training(run: Any, parts: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    if parts["compile_rereading"] is not None:
+        raise Unstorable("a graph whose results are read again")
+    captured = captured_as(run)
+    if captured is None:
+        raise Unstorable("a graph of which nothing is known")
+    inputs: Inputs = parts["rerun"].inputs
+    return {
+        "forward": written_program(parts["forward"], files),
+        "backwards": [_backward(strides, found, files) for strides, found in parts["backwards"].found.items()],
+        "results": parts["results"],
+        "tangents": [tangent and _tangent(tangent) for tangent in parts["tangents"]],
+        "tangents_of": [of if of is None else sorted(of) for of in parts["tangents_of"]],
+        "mutated": list(parts["mutated"]),
+        "inputs": [list(inputs.with_gradient), list(inputs.detached), inputs.again],
+        "name": [parts["name"], parts["where"]],
+        "grad": parts["grad"],
+        "graph": files.later(functools.partial(written_graph, *captured)),
+    }
+
+
+def _tangent(tangent: Tangent) -> list[Any]:
+    return [list(tangent.shape), list(tangent.stride), written_constant(tangent.dtype), str(tangent.device)]
+
+
+def _backward(strides: Strides, found: Backward | None, files: Files) -> list[Any]:
+    """A backward that was compiled, for which strides; None where those have none of their own."""
+    layout = [stride if stride is None else list(stride) for stride in strides]
+    if found is None:
+        return [layout, None]
+    reads = None if found.reads is None else list(found.reads)
+    return [layout, [written_program(found.run, files), found.alone, found.partial, reads]]
+
+
+class _Whole:
+    """The graph of a stored function, compiled as any other when its first call that asks for more comes."""
+
+    def __init__(self, text: Mapping[str, Any], files: Files, compile: Compile) -> None:
+        self.text, self.files, self.compile = text, files, compile
+        self.inputs = Inputs(*text["inputs"])
+        self.taken = self.inputs.taken
+        stored = ((tuple(s if s is None else tuple(s) for s in layout), found) for layout, found in text["backwards"])
+        self.backwards: dict[Strides, Any] = dict(stored)
+        self.usual = tuple(tuple(tangent[1]) for tangent in text["tangents"] if tangent is not None)
+
+    @functools.cached_property
+    def parts(self) -> Mapping[str, Any]:
+        """What the function would be made of if it were compiled now. Raises ``StageFailed`` where it would differ."""
+        run = compiled_again(self.files.read_json(self.text["graph"]), self.compile)
+        recipe = recipe_of(run)
+        if recipe is None or recipe.kind != "training" or not self._is_same(recipe.parts["forward"]):
+            raise StageFailed(
+                f"the stored form of {self.text['name'][0]} is not that of this process",
+                remedy="clear the cache with `lamina cache clear`",
+            )
+        return recipe.parts
+
+    def _is_same(self, forward: Boxed) -> bool:
+        """Whether a forward saves what the stored one does: they are one program."""
+        files = Files()
+        mine, stored = files.texts_of(written_program(forward, files)), self.files.texts_of(self.text["forward"])
+        return [*map(_meaning, mine)] == [*map(_meaning, stored)]
+
+    def backward(self, strides: Strides | None) -> Backward | None:
+        """The stored backward for these strides, or one that is compiled now."""
+        wanted = self.usual if strides is None else strides
+        if wanted not in self.backwards:
+            found: Backward | None = self.parts["compile_backward"](strides)
+            return found
+        stored = self.backwards[wanted]
+        if stored is None:
+            return None
+        text, alone, partial, reads = stored
+        try:
+            run = made_again(text, self.files, self.compile)
+        except Exception:  # it was removed from the cache since the forward was loaded, say
+            compiled: Backward | None = self.parts["compile_backward"](strides)
+            return compiled
+        return Backward(run, alone, partial, None if reads is None else tuple(reads))
+
+    def refused(self, ctx: Any, there: Any) -> bool:
+        refused: bool = self.parts["again"].refused(ctx, there)
+        return refused
+
+    def goes(self, ctx: Any, there: Any, first: bool) -> None:
+        self.parts["again"].goes(ctx, there, first)
+
+    def gradients(self, *given: Any, **how: Any) -> Any:
+        return self.parts["rerun"].gradients(*given, **how)
+
+
+def _meaning(text: bytes) -> str:
+    """A host program without its comments and the text that says which region it is of."""
+    return ast.dump(ast.Module(ast.parse(text).body[1:], []))
+
+
+def _make_training(text: Mapping[str, Any], files: Files, compile: Compile) -> Callable[..., Any]:
+    whole: Any = _Whole(text, files, compile)
+    before = torch.is_grad_enabled()
+    torch.set_grad_enabled(text["grad"])
+    try:
+        return training_function(
+            made_again(text["forward"], files, compile),
+            whole.backward,
+            text["results"],
+            [
+                tangent
+                and Tangent(tuple(tangent[0]), tuple(tangent[1]), read_constant(tangent[2]), torch.device(tangent[3]))
+                for tangent in text["tangents"]
+            ],
+            [of if of is None else frozenset(of) for of in text["tangents_of"]],
+            text["mutated"],
+            again=whole,
+            rerun=whole,
+            name=text["name"][0],
+            where=text["name"][1],
+        )
+    finally:
+        torch.set_grad_enabled(before)
+
+
+_WRITERS: dict[str, Callable[[Any, Mapping[str, Any], Files], dict[str, Any]]] = {
+    "inference": _inference,
+    "without gradients": _inner,
+    "apart": _apart,
+    "detaching": _detaching,
+    "training": _training,
+    "kernels": written_kernels,
+}
+_MAKERS: dict[str, Callable[[Mapping[str, Any], Files, Compile], Callable[..., Any]]] = {
+    "inference": _make_inference,
+    "without gradients": lambda text, files, compile: without_gradients(made_again(text["compiled"], files, compile)),
+    "apart": lambda text, files, compile: apart(made_again(text["compiled"], files, compile), text["pairs"]),
+    "detaching": lambda text, files, compile: detaching(made_again(text["compiled"], files, compile), text["places"]),
+    "training": _make_training,
+    "kernels": loaded_kernels,
+}

@@ -1,0 +1,158 @@
+"""The stored calls of one callable: entries of the cache that fresh processes run without capture and compiler.
+
+An entry holds a driver's facts and program (``driver.json``) and its graphs' host programs and kernels. It is found by
+what is compiled and by all that decides how: the versions of Lamina, torch and Python, the machine, the options. Then
+every fact is asked of the call that is to be made; what does not hold is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from lamina.artefacts.code import code_digest
+from lamina.artefacts.constants import Unstorable
+from lamina.artefacts.documents import Stored, written_driver
+from lamina.artefacts.kernels import Files
+from lamina.artefacts.kind import kind_of_process
+from lamina.artefacts.programs import Compile, made_again, written_program
+from lamina.base.decision import Decision
+from lamina.base.recovery import brief
+from lamina.capture.own.reuse.driver import Driver
+from lamina.capture.own.reuse.facts import Fact
+from lamina.capture.reasons import LOADED, NOT_STORED, STORED, STORED_FOR_OTHERS
+from lamina.options import Options
+from lamina.record import Record
+from lamina.runtime.cache import Cache, Entry, digest
+
+__all__ = ["Store", "is_stored"]
+
+_DOCUMENT = "driver.json"
+_MOST = 16
+"""Entries of one callable that a process looks at: each is a version, and a process keeps up to 64."""
+
+
+def is_stored(options: Options) -> bool:
+    """Whether calls compiled with ``options`` are stored: not those that somebody wants to see compiled."""
+    usual = Options()
+    names = ("mode", "rules", "passes", "freeze", "verify", "dump_dir", "report", "expect_matches", "logs", "debug")
+    return options.cache and all(getattr(options, name) == getattr(usual, name) for name in names)
+
+
+class Store:
+    """What is stored of the calls of ``target``; ``compile`` compiles what a stored graph lacks."""
+
+    def __init__(self, target: Any, options: Options, cache: Cache, record: Record, compile: Compile) -> None:
+        self.target, self.cache, self.record, self.compile = target, cache, record, compile
+        self.subject = (str(getattr(target, "__name__", type(target).__name__)),)
+        self.prefix = digest("calls", kind_of_process(), repr(options.key()), *_identity(target))[:40]
+        self.waiting: list[Driver] = []
+        self._candidates: list[tuple[str, Stored, Files]] | None = None
+        self._told: set[str] = set()
+
+    def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Driver, Callable[[], Any]] | None:
+        """The driver that is stored for a call in the ordinary state, and what makes the call; None if there is none.
+
+        That gives a ``Miss`` where a graph fails before anything is written.
+        """
+        if self._candidates is None:
+            self._candidates = self._listed()
+        for candidate in tuple(self._candidates):
+            key, stored, files = candidate
+            try:
+                values = stored.values(args, kwargs)
+            except Exception:  # a place is not there
+                continue
+            if isinstance(values, Fact):
+                self._tell("differs", Decision("capture", self.subject, False, STORED_FOR_OTHERS(fact=values)))
+                continue
+            with contextlib.suppress(ValueError):  # another thread has it
+                self._candidates.remove(candidate)
+            with self._harmless(key):
+                graphs = [made_again(text, files, self.compile) for text in stored.document["graphs"]]
+                driver = stored.driver(graphs)
+                self._tell(key, Decision("capture", self.subject, True, LOADED(count=len(driver.facts.facts))))
+                run = partial(driver.run, args, kwargs) if driver.root.name else driver.runs_with(values)
+                return driver, run
+        return None
+
+    @contextlib.contextmanager
+    def _harmless(self, key: str) -> Any:
+        """What is stored under ``key`` and cannot be made is removed; the call is made as if it were not there."""
+        try:
+            yield
+        except Exception as error:
+            self.cache.evict(key, f"the stored calls cannot be made: {brief(error)}")
+
+    def _listed(self) -> list[tuple[str, Stored, Files]]:
+        found = []
+        for name in self.cache.notes_of(f"{self.prefix}.")[:_MOST]:
+            note = self.cache.note(name)
+            entry = None if note is None else self.cache.get(str(note.get("entry")))
+            if isinstance(entry, Entry):
+                with self._harmless(entry.key), contextlib.suppress(LookupError):  # of a module that is not loaded
+                    found.append((entry.key, Stored(json.loads(entry.read(_DOCUMENT)), self.target), Files(entry)))
+        return found
+
+    # Storing.
+
+    def wait(self, driver: Driver) -> None:
+        """``driver`` is to be stored, once its graphs have what their first calls compile."""
+        self.waiting.append(driver)
+
+    def keep(self) -> None:
+        """Store the drivers that wait; what cannot be stored is noted with the reason."""
+        waiting, self.waiting = self.waiting, []
+        for driver in waiting:
+            try:
+                self._keep(driver)
+            except Unstorable as why:
+                self._tell(str(why), Decision("capture", self.subject, False, NOT_STORED(why=why)))
+            except Exception as error:
+                self._tell(brief(error), Decision("capture", self.subject, False, NOT_STORED(why=brief(error))))
+
+    def _keep(self, driver: Driver) -> None:
+        files, graphs = Files(), list[Callable[..., Any]]()
+        document = written_driver(driver, self.target, graphs, driver.views)
+        document["graphs"] = [written_program(run, files) for run in graphs]
+        text = json.dumps(document)
+        key = digest("stored", self.prefix, text)
+
+        def build(folder: Path) -> Mapping[str, Any]:
+            files.write(folder)
+            (folder / _DOCUMENT).write_text(text)
+            return {"kind": "calls", "of": self.subject[0]}
+
+        self.cache.put(key, build)
+        facts = digest(json.dumps([document["rows"], document["objects"]]))[
+            :24
+        ]  # one entry for calls of which all hold
+        self.cache.write_note(f"{self.prefix}.{facts}", {"entry": key})
+        self._tell(key, Decision("capture", self.subject, True, STORED(count=len(graphs))))
+
+    def _tell(self, name: str, decision: Decision) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            self.record.note("", decision.kind, decision)
+
+
+def _identity(target: Any) -> tuple[str, ...]:
+    """What tells a callable from others before anything of it is looked at: its name, and its code where it has one."""
+    if isinstance(target, MethodType):
+        return ("method", *_identity(target.__func__), *_class(type(target.__self__)))
+    if isinstance(target, FunctionType):
+        return ("function", target.__module__ or "", target.__qualname__, code_digest(target.__code__))
+    return ("object", *_class(type(target)))
+
+
+def _class(kind: type) -> tuple[str, ...]:
+    forward = vars(kind).get("forward") if issubclass(kind, torch.nn.Module) else None
+    code = code_digest(forward.__code__) if type(forward) is FunctionType else ""
+    return kind.__module__, kind.__qualname__, code

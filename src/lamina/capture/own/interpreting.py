@@ -1,0 +1,155 @@
+"""Calls that are interpreted, what they read noted, and their computations compiled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from lamina.base.decision import Decision
+from lamina.capture.breaks import own_break_reason
+from lamina.capture.dynamo import Captured, compiled_graph
+from lamina.capture.log import CaptureLog
+from lamina.capture.own.capturing import CapturingWorld
+from lamina.capture.own.machine import Machine
+from lamina.capture.own.recorder import Backend, Recorder, Regions
+from lamina.capture.own.reuse.driver import Driver, state_of_torch
+from lamina.capture.own.reuse.trace import Trace
+from lamina.capture.own.reuse.tracing import TracingWorld
+from lamina.capture.own.reuse.versions import Versions
+from lamina.capture.own.sharing.families import Families
+from lamina.capture.own.torch_private import recording
+from lamina.capture.reasons import INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS
+from lamina.errors import GraphBroken
+from lamina.record import Record
+
+__all__ = ["Interpreting"]
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+class Interpreting:
+    """Interprets calls of ``target``, called ``subject``, and adds to its ``versions``."""
+
+    def __init__(
+        self,
+        target: Any,
+        subject: tuple[str, ...],
+        backend: Backend,
+        record: Record,
+        fullgraph: bool,
+        sizes_fixed: bool,
+        versions: Versions,
+    ) -> None:
+        self.target, self.subject, self.record, self.fullgraph = target, subject, record, fullgraph
+        self.versions = versions
+        self.log = CaptureLog(record)
+        self.regions = Regions(
+            partial(_noted, backend, self.log), families=None if sizes_fixed else Families(self._note_inputs)
+        )
+        self.noted: set[str] = set()
+        self.made: list[Driver] = []
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call gives; a driver that comes of it is added to those that are ``made``."""
+        graphs = self.log.graphs
+        recorder = Recorder(self.regions, lambda: _user_line(machine), lambda: machine.watch(), self.fullgraph)
+        varying = self.versions.varying
+        trace = Trace(lambda: _place(machine), state_of_torch(), varying) if self.versions.wanted else None
+        recorder.trace = trace
+        capturing = CapturingWorld(recorder)
+        machine = Machine(capturing if trace is None else TracingWorld(capturing, trace))
+        recorder.told = lambda what, cause: self._note_break(what, cause, _place(machine))
+        capturing.interpret = lambda function, *given, **named: machine.run(function, given, named)
+        if trace is not None:
+            args, kwargs = trace.begin(self.target, args, kwargs)
+        raised: BaseException | None = None
+        with recording(recorder):
+            try:
+                result = machine.run(self.target, args, kwargs)
+            except BaseException as error:
+                result, raised = None, error
+            recorder.flush()  # what this raises eager raises before
+        try:
+            self._refuse(recorder)
+            if raised is not None:
+                raise raised
+        finally:
+            del raised  # whose traceback leads to this frame
+            _let_go(machine)
+        self._tell(result)
+        if trace is not None:
+            with self.record.harmless("capture"):
+                self.made += self.versions.add(trace, result, self.log.graphs > graphs)
+        return result
+
+    def _refuse(self, recorder: Recorder) -> None:
+        """Raise what ``fullgraph`` asks for, if something has ended the graph."""
+        if recorder.broken:
+            what, recorder.broken = recorder.broken, ""
+            raise GraphBroken(
+                f"fullgraph asks for one graph, which {what} ends in {self.subject[0]}",
+                remedy="move it out of the compiled function, or compile without fullgraph",
+            )
+
+    def _note_break(self, what: str, cause: str, place: str) -> None:
+        """Note, once for each line, what ends a graph there."""
+        with self.record.harmless("capture"):
+            if (key := f"{what} {place}") not in self.noted:
+                subject = (place or self.subject[0],)
+                facts = (("function", self.subject[0]), *(() if place else self.log.called_at()))
+                reason = own_break_reason(what, cause)
+                self.log.missed.append(reason)
+                self.noted.add(key)
+                self.record.note("", "break", Decision("break", subject, False, reason, facts))
+
+    def _note_inputs(self, count: int, numbers: str) -> None:
+        """Note which integers are inputs of a graph."""
+        with self.record.harmless("capture"):
+            if (key := f"inputs {numbers}") not in self.noted:
+                self.noted.add(key)
+                told = INTEGERS_ARE_INPUTS(count=count, numbers=numbers)
+                self.record.note("", "capture", Decision("capture", self.subject, True, told))
+
+    def _tell(self, result: Any) -> None:
+        """Warn, once, where a call that has ended was compiled in no part; what runs later may be yet."""
+        if not isinstance(result, GeneratorType | CoroutineType | AsyncGeneratorType):
+            with self.record.harmless("capture"):
+                self.log.empty = self.log.empty or NO_TENSOR_CALLS()
+                self.log.tell_nothing_compiled()
+
+
+def _noted(backend: Backend, log: CaptureLog, gm: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """What ``backend`` makes of a graph that ``log`` is told of; interpreting takes the seconds of no stage."""
+    with log.record.harmless("capture"):
+        log.record.keep("", "capture", Captured(gm, 0))
+    return compiled_graph(backend, gm, examples, log)
+
+
+def _let_go(machine: Machine) -> None:
+    """Have the machine leave the world of a call, whose parts lead to each other; generators it made need it still."""
+    if not machine.generators:
+        vars(machine.world).clear()
+        del machine.world
+
+
+def _place(machine: Machine) -> str:
+    """The innermost line in progress that is not torch's, in short."""
+    for frame in reversed(machine.frames):
+        if not frame.code.co_filename.startswith(_TORCH):
+            return f"{frame.code.co_filename}:{frame.line}"
+    return ""
+
+
+def _user_line(machine: Machine) -> str:
+    """The innermost line in progress that is not torch's, as tracebacks write it."""
+    for frame in reversed(machine.frames):
+        file = frame.code.co_filename
+        if not file.startswith(_TORCH):
+            return f'  File "{file}", line {frame.line}, in {frame.code.co_name}\n'
+    return ""

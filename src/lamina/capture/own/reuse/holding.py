@@ -1,0 +1,76 @@
+"""Facts asked one after the other, without a program: what a call does once, when what is stored is looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lamina.capture.own.reuse.driver import state_of_torch
+from lamina.capture.own.reuse.facts import Fact, Place, constant_key
+from lamina.capture.own.reuse.trace import tensor_look
+from lamina.capture.own.torch_private import is_plain, unseen
+
+__all__ = ["holds", "values_of"]
+
+
+def values_of(
+    rows: Sequence[Place | Fact],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    holds: Callable[[Fact, list[Any]], bool],
+) -> dict[int, Any] | Fact:
+    """What is at each place for a call, by the places' numbers, or the first fact of which ``holds`` says no.
+
+    ``holds`` is given a fact and what is at its places; it is asked in the order of the rows, so that no more is read
+    of an object than the facts before say that it has.
+    """
+    values: dict[int, Any] = {}
+    for row in rows:
+        if isinstance(row, Place):
+            values[row.number] = _read(row, values, args, kwargs)
+        elif row.kind == "arguments":
+            if (len(args), tuple(kwargs)) != row.value:
+                return row
+        elif not holds(row, [values[place.number] for place in row.places]):
+            return row
+    return values
+
+
+def _read(place: Place, values: dict[int, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if place.parent is None:
+        return place.value(args, kwargs)
+    owner = values[place.parent.number]
+    return getattr(owner, place.key) if place.how == "attribute" else owner[place.key]
+
+
+def holds(fact: Fact, values: list[Any]) -> bool:
+    """Whether a fact holds of the ``values`` at its places, but for one about arguments. What it asks may raise."""
+    return bool(_HOLDS[fact.kind](values, fact.value))
+
+
+def _has_keys(values: list[Any], wanted: tuple[Any, ...]) -> bool:
+    found = (*values[0],)
+    return [*map(type, found)] == [*map(type, wanted)] and found == wanted
+
+
+def _looks(values: list[Any], wanted: Any) -> bool:
+    with unseen():
+        return is_plain(values[0]) and tensor_look(values[0]) == wanted
+
+
+_HOLDS: dict[str, Callable[[list[Any], Any], Any]] = {
+    "state": lambda values, wanted: constant_key(state_of_torch()) == constant_key(wanted),
+    "type": lambda values, wanted: type(values[0]) is wanted,
+    "is": lambda values, wanted: values[0] is wanted,
+    "constant": lambda values, wanted: constant_key(values[0]) == constant_key(wanted),
+    "length": lambda values, wanted: len(values[0]) == wanted,
+    "keys": _has_keys,
+    "absent": lambda values, wanted: wanted not in values[0],
+    "present": lambda values, wanted: wanted in values[0],
+    "same": lambda values, wanted: values[0] is values[1],
+    "apart": lambda values, wanted: values[0] is not values[1],
+    "look": _looks,
+    "bare": lambda values, wanted: not values[0].__dict__,
+    "distinct": lambda values, wanted: len({*map(id, values)}) == len(values),
+    "answer": lambda values, wanted: wanted[0](*values) is wanted[1],
+}
