@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from lamina.base.decision import Decision
 from lamina.base.reasons import Reason
 from lamina.capture.own.frame import MISSING
@@ -15,6 +17,7 @@ from lamina.capture.own.reuse.driver import Driver, Miss, Run, cannot_tell, stat
 from lamina.capture.own.reuse.expressions import Unbuildable
 from lamina.capture.own.reuse.facts import Fact
 from lamina.capture.own.reuse.trace import Trace
+from lamina.capture.own.torch_private import SET_GRAD
 from lamina.capture.reasons import ALWAYS_ANOTHER, FORGOTTEN, INTERPRETED, REUSED, VERSION_WITHOUT_GRAPHS
 from lamina.record import Record
 
@@ -74,6 +77,7 @@ class Versions:
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call in the ordinary state gives, or ``MISSING`` if it is to be interpreted."""
         self._missed = self._differs = None
+        grad = torch.is_grad_enabled()
         for place, driver in enumerate(self.drivers):
             if not driver.with_machine and driver.holds(args, kwargs):
                 driver.have_guard(self.machine(), driver.found(args, kwargs))
@@ -87,6 +91,7 @@ class Versions:
                 if place:
                     self._keep([driver, *(other for other in self.drivers if other is not driver)])
                 return found
+            SET_GRAD(grad)  # what ended its graph may have kept it from doing so
             if not place:
                 self._miss(found.fact, args, kwargs)
             if found.learnt and self._differs is None:
@@ -121,7 +126,10 @@ class Versions:
         self.first = drivers[0].quick if drivers else cannot_tell
 
     def add(self, trace: Trace, result: Any, compiled: bool = True) -> list[Driver]:
-        """Make a version of a call that was traced, for which graphs were ``compiled`` or not: its driver, if it has one."""
+        """Make a version of a call that was traced; gives its driver, if it has one of its own.
+
+        ``compiled``: graphs were compiled for it.
+        """
         missed, self._missed = self._missed, None
         differs, self._differs = self._differs, None
         trace.finish(state_of_torch())
