@@ -126,7 +126,7 @@ SURROUNDINGS = (
     Bug(
         "saved tensors in another layout are taken as planned",
         "wrong stride",
-        f"{_AOT}/saved_tensors.py",
+        f"{_AOT}/engine/layouts.py",
         "    return fresh.copy_(part).expand(saved.shape)\n",
         "    return saved\n",
         ("tests/aot/test_saved_tensors.py",),
