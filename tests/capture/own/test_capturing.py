@@ -15,6 +15,7 @@ from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.pending import Pending
 from lamina.errors import GraphBroken
 from lamina.record import Record
+from lamina.summary import user_kernels
 from tests.capture.own.changes import CASES, outcomes
 
 OWN = {"capture": "own", "strict": True}
@@ -590,3 +591,22 @@ def test_views_of_a_parameter_are_written_without_gradients(parts):
             found = own(scaled)(w)
             assert all(map(torch.equal, found, scaled(wanted)))
         assert torch.equal(w, wanted)
+
+
+def test_dynamo_captures_what_a_callable_of_this_front_end_was_made_of():
+    function, module = own(lambda x: x.sin() * 2), own(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()))
+
+    def outer(x):
+        return module(function(x)).cos()
+
+    torch.compiler.reset()
+    compiled = lamina.compile(outer, options={"compare_eager": "off", "progress": False})
+    x = torch.linspace(-1, 1, 16).reshape(4, 4)
+    wanted = outer(x)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), wanted)
+    assert compiled.stats().graphs == 1
+    assert compiled.record.decisions("break") == []
+    places = [place for work in user_kernels(compiled.record) for place in work.places]
+    assert places
+    assert all(place.startswith("test_capturing.py:") for place in places), places
