@@ -8,6 +8,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -224,14 +225,15 @@ OWN_PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tup
 
 
 @pytest.mark.parametrize("name", OWN_PROGRAMS)
-def test_what_the_own_front_end_leaves_to_others_is_said(name: str) -> None:
+def test_what_the_own_front_end_leaves_to_others_is_said(name: str, tmp_path: Path) -> None:
     make, arguments, code = OWN_PROGRAMS[name]
     torch.compiler.reset()
     given = arguments()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wanted = make()(*given) if name in ("nested", "pooled", "masked in a graph") else None
-    compiled = lamina.compile(make(), options={"compare_eager": "off", "progress": False, "capture": "own"})
+    options = {"compare_eager": "off", "progress": False, "capture": "own", "cache_dir": str(tmp_path)}
+    compiled = lamina.compile(make(), options=options)  # whose calls no other process has stored
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
