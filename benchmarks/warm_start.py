@@ -98,11 +98,16 @@ def main() -> None:
                 found.append({"model": name, "error": str(error)[-300:]})
             print(json.dumps(found[-1]), flush=True)
     rows = [
-        [f["model"], f["loaded"], *(f"{f[k]:.2f}" for k in ("first_cpu_eager", "first_cpu_more", "whole_cpu_more"))]
+        [
+            f["model"],
+            str(f["loaded"]),
+            *(f"{f[k]:.2f}" for k in ("first_cpu_eager", "first_cpu_more", "whole_cpu_more")),
+        ]
         for f in found
         if "error" not in f
     ]
-    print_table(["model", "loaded", "eager's first step, CPU s", "more", "more, whole process"], rows)
+    columns = ["model", "loaded", "eager's first step, CPU s", "more", "more, whole process"]
+    print_table("Training steps of processes that find their calls stored", columns, rows)
     write_results(arguments.results, {"load": os.getloadavg()[0], "models": found})
 
 

@@ -45,7 +45,7 @@ def _sources() -> str:
     """A digest of the sources of Lamina."""
     files = sorted(Path(__file__).parent.parent.rglob("*"))
     return digest(
-        *(part for file in files if file.suffix in (".py", ".cpp") for part in (file.name, file.read_bytes()))
+        *(part for file in files if file.suffix in (".py", ".cpp", ".h") for part in (file.name, file.read_bytes()))
     )
 
 
