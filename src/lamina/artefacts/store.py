@@ -131,9 +131,7 @@ class Store:
             return {"kind": "calls", "of": self.subject[0]}
 
         self.cache.put(key, build)
-        facts = digest(json.dumps([document["rows"], document["objects"]]))[
-            :24
-        ]  # one entry for calls of which all hold
+        facts = digest(json.dumps([document["rows"], document["objects"]]))[:24]  # one entry for equal facts
         self.cache.write_note(f"{self.prefix}.{facts}", {"entry": key})
         self._tell(key, Decision("capture", self.subject, True, STORED(count=len(graphs))))
 
