@@ -49,6 +49,13 @@ def test_flags_are_told(tmp_path: Path) -> None:
     assert "-ffp-contract=off" in str(dict(flags.facts)["new"])
 
 
+def test_what_only_lamina_decides_has_no_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missed(tmp_path, 64)
+    monkeypatch.setattr("lamina.runtime.nearest.ABI", "another")
+    (version,) = missed(tmp_path, 96)
+    assert (version.code, dict(version.facts)["part"], version.remedy) == ("LM7108", "version of the runtime", "")
+
+
 def test_an_entry_that_was_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lamina.runtime.library._LOADED", {})
     monkeypatch.setattr("lamina.runtime.library._LIBRARIES", {})

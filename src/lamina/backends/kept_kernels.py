@@ -44,8 +44,14 @@ def _why(missed: MissedKernel) -> Reason:
         return reasons.NEVER_BUILT()
     if missed.part == "entry":
         return reasons.ENTRY_GONE()
-    if missed.part == "source":
-        return reasons.OTHER_SOURCE(old=missed.old, new=missed.new)
-    if missed.part == "parameters":
-        return reasons.OTHER_ARGUMENTS(old=missed.old, new=missed.new)
-    return reasons.KEY_DIFFERS(part=missed.part, old=missed.old, new=missed.new)
+    code = _DIFFERING.get(missed.part, reasons.KEY_DIFFERS)
+    return code(part=missed.part, old=missed.old, new=missed.new)
+
+
+_DIFFERING = {
+    "version of the runtime": reasons.OTHER_VERSION,
+    "prelude": reasons.OTHER_VERSION,
+    "parameters": reasons.OTHER_ARGUMENTS,
+    "source": reasons.OTHER_SOURCE,
+}
+"""What is said of a part of a kernel's key; of others, which the user decides, that it may be kept."""

@@ -134,3 +134,9 @@ OTHER_ARGUMENTS = _KEPT.add(
     "The last kernel of the same name that was built takes other arguments, a letter for each: p is memory, the others "
     "are sizes and numbers. Another graph, or sizes that vary, make another kernel.",
 )
+OTHER_VERSION = _KEPT.add(
+    8,
+    "{part}: it was `{old}` and is `{new}`",
+    "The last kernel of the same name was built by another version of Lamina, or with other functions of Lamina's own "
+    "before its text.",
+)
