@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,7 +35,9 @@ Library = Callable[[LibraryCall, dict[str, Tensor], dict[str, Buffer], dict[str,
 
 def planned(function: Callable[..., Any], *arguments: Tensor) -> Plan:
     """The plan of a function for a GPU of eight processors, printed and read back."""
-    plan = make_plan(fuse(lower(traced(function, arguments), "test")), SMALL)
+    program = lower(traced(function, arguments), "test")
+    program = replace(program, buffers=tuple(replace(b, device="cuda:0") for b in program.buffers))
+    plan = make_plan(fuse(program), SMALL)
     verify_plan(plan)
     assert read_plan(print_plan(plan)) == plan
     return plan
