@@ -87,6 +87,13 @@ EDITS = {
 Load = Callable[[str], ModuleType]
 
 
+@pytest.fixture(autouse=True)
+def _no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has loaded no kernel yet: one that comes from another folder of the cache is not stored again."""
+    monkeypatch.setattr("lamina.runtime.library._LOADED", {})
+    monkeypatch.setattr("lamina.runtime.library._LIBRARIES", {})
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
