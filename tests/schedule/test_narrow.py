@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -112,3 +113,30 @@ def test_a_reduction_along_memory_is_not_turned() -> None:
     assert compiled(x).stride() == centred(x).stride()
     refused = [d for s in compiled.record.stages if s.name == "fuse" for d in s.decisions if not d.taken]
     assert any("another order" in d.reason for d in refused)
+
+
+@pytest.mark.parametrize("backend", ["interp", "lamina"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.new_zeros(5).index_put((torch.zeros(4, dtype=torch.long),), x.sum() * 0.5, accumulate=True),
+        lambda x: x.new_zeros(5).index_add(0, torch.zeros(4, dtype=torch.long), torch.ones(4)),
+        lambda x: x.new_zeros(5).scatter_add(0, torch.full((4,), 2), x.new_ones(4) * 3),
+        lambda x: x.new_zeros(5).index_add(0, x.exp().sum().long().clamp(0, 4).expand(4) * 1, x.sum().expand(4)),
+        lambda x: x.new_zeros(5, 3).index_add(0, torch.zeros(4, dtype=torch.long), x.tanh().expand(4, 3)),
+    ],
+)
+def test_what_adds_at_one_place_adds_as_often_as_before(function: Callable[[Tensor], Tensor], backend: str) -> None:
+    x = torch.tensor([0.5, 0.25, 1.0])
+    compiled = lamina.compile(function, backend=backend, options={"compare_eager": "off"})
+    torch.testing.assert_close(compiled(x), function(x))
+
+
+def test_gradients_of_one_place_that_is_read_often_add_up() -> None:
+    w = torch.randn(5, requires_grad=True)
+    compiled = lamina.compile(
+        lambda w: w[torch.zeros(4, dtype=torch.long)].sum() * 0.5, options={"compare_eager": "off"}
+    )
+    compiled(w).backward()
+    assert w.grad is not None
+    assert torch.equal(w.grad, torch.tensor([2.0, 0, 0, 0, 0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ from lamina.ir.access import contiguous_axes
 from lamina.ir.index import Atom, Expr, as_expr, prod
 from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, operands
 from lamina.schedule import reasons
+from lamina.schedule.accesses import additions
 from lamina.schedule.align import Alignment, align, disjoint
 from lamina.schedule.buffer_facts import BufferFacts, estimate
 from lamina.schedule.coarsening import coarsen, coarsenable
@@ -88,8 +90,8 @@ class Joiner:
         nest = join(first.nest, second.nest, found, self.numerics)
         if (shares or other_shares) and len(contiguous_axes(nest, self.buffers.buffers)) > 1:
             return reasons.KEEPS_WINDOW_ORDER()
-        if self._turns_a_reduction(first, second, nest):
-            return reasons.REDUCES_IN_ANOTHER_ORDER()
+        if why := self._against_joined(first, second, nest):
+            return why
         facts = StepFacts.of(nest)
         fresh = facts.inner and not (first.facts.inner or second.facts.inner)
         why = illegal(nest, self.buffers.buffers, fresh, (first.nest, second.nest))
@@ -106,6 +108,13 @@ class Joiner:
         if not first.writes & second.reads or second.writes & (first.reads | first.writes):
             return False
         return not any(map(self.buffers.on_gpu, b.stores))
+
+    def _against_joined(self, first: Group, second: Group, nest: Nest) -> Reason | None:
+        """Why the ``nest`` in which two groups are joined would not do what they do, or slower."""
+        apart = [_additions(group.nest) for group in (first, second) if group.nest is not None]
+        if sum(apart, Counter()) != _additions(nest):
+            return reasons.SCATTERS()
+        return reasons.REDUCES_IN_ANOTHER_ORDER() if self._turns_a_reduction(first, second, nest) else None
 
     def _turns_a_reduction(self, first: Group, second: Group, nest: Nest) -> bool:
         """Whether on a CPU what the first reduces along memory would be read across it, to save few bytes."""
@@ -258,3 +267,11 @@ def _union(first: Group, second: Group, nest: Nest, facts: StepFacts) -> Group:
     ancestors = (first.ancestors | second.ancestors) & ~bits
     raises, updates = first.raises or second.raises, first.updates or second.updates
     return Group(first.number, nest, None, set(facts.loads), set(facts.stores), facts, deps, ancestors, raises, updates)
+
+
+def _additions(nest: Nest) -> Counter[tuple[str, int]]:
+    """The stores that add to a buffer, with the number of axes that each runs over, whatever these are called."""
+    found = Counter[tuple[str, int]]()
+    for (name, axes), count in additions(nest).items():
+        found[name, len(axes)] += count
+    return found

@@ -15,6 +15,7 @@ from lamina.ir.access import reads, writes
 from lamina.ir.index import Axis, Expr, as_expr
 from lamina.ir.loops import Buffer, Equation, LibraryCall, Load, Nest, Step, Store, axes_of, axes_of_values
 from lamina.schedule import reasons
+from lamina.schedule.accesses import additions
 
 __all__ = ["narrow_temporaries"]
 
@@ -28,12 +29,16 @@ def narrow_temporaries(
     decisions: list[Decision] = []
     result = list(steps)
     elsewhere = _written_or_called(steps)
+    adding = [step for step in steps if isinstance(step, Nest) and additions(step)]
     for number, step in enumerate(steps):
         if not isinstance(step, Nest):
             continue
         alone = [name for name in writes(step) if elsewhere[name] == 1]
         for axis in _unused_axes(step, {n: buffers[n] for n in alone}):
             found = {e.buffer: e.index.index(as_expr(axis)) for e in step.body if isinstance(e, Store)}
+            narrower = {**dropped, **{name: dropped.get(name, set()) | {dim} for name, dim in found.items()}}
+            if any(additions(_reindexed(nest, narrower)) != additions(nest) for nest in adding):
+                continue
             for name, dim in found.items():
                 dropped.setdefault(name, set()).add(dim)
                 changed[name] = _without(changed.get(name, buffers[name]), dim)
