@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -166,7 +167,10 @@ def torch_tensorrt_backend(gm, sample_inputs, **options):
 
 
 @pytest.mark.skipif(find_spec("torch_tensorrt") is not None, reason="Torch-TensorRT itself is installed")
-def test_torch_tensorrt_is_handed_whole_graphs_for_inference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_tensorrt_is_handed_whole_graphs_for_inference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(lambda: sys.modules.pop("torch_tensorrt", None))
     (tmp_path / "torch_tensorrt.py").write_text(TENSORRT)
     monkeypatch.syspath_prepend(str(tmp_path))
     backend = replace(TORCH_TENSORRT, name="torch_tensorrt_on_cpu", devices=("cpu",))
