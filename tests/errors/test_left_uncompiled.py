@@ -169,6 +169,19 @@ PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tuple[A
 _LINE = re.compile(r":\d+\)?$")
 
 
+def _check_left(compiled: Any, code: str) -> None:
+    """What is left to others has a remedy, a code and a line, and ``code`` is among the decisions."""
+    told = [d for d in compiled.record.decisions() if not d.taken and d.kind in ("break", "capture")]
+    left = [d for d in told if d.code != NOT_STORED.number]  # which leaves nothing to others
+    assert bool(left) == (code != "" and not code.startswith("LM45"))
+    for decision in left:
+        assert decision.remedy, decision
+        assert decision.code, decision
+        facts = dict(decision.facts)
+        assert _LINE.search(decision.subject[0]) or _LINE.search(str(facts.get("called at", "")))
+    assert not code or code in {d.code for d in compiled.record.decisions()}
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_left_to_others_is_said(name: str) -> None:
     make, arguments, captured, code = PROGRAMS[name]
@@ -185,14 +198,7 @@ def test_what_is_left_to_others_is_said(name: str) -> None:
     assert len(told) == (not captured), [str(w.message) for w in told]
     assert all(w.filename == __file__ and ". " in str(w.message) for w in told)
     assert (compiled.stats().graphs > 0) == captured
-    left = [d for d in compiled.record.decisions() if not d.taken and d.kind in ("break", "capture")]
-    assert bool(left) == (code != "" and not code.startswith("LM45"))
-    for decision in left:
-        assert decision.remedy, decision
-        assert decision.code, decision
-        facts = dict(decision.facts)
-        assert _LINE.search(decision.subject[0]) or _LINE.search(str(facts.get("called at", "")))
-    assert not code or code in {d.code for d in compiled.record.decisions()}
+    _check_left(compiled, code)
 
 
 OWN_CODES = {
@@ -247,15 +253,7 @@ def test_what_the_own_front_end_leaves_to_others_is_said(name: str, tmp_path: Pa
     waits = name in ("generator", "coroutine")
     assert len(told) == (compiled.stats().graphs == 0 and not waits), [str(w.message) for w in told]
     assert all(w.filename == __file__ and ". " in str(w.message) for w in told)
-    left = [d for d in compiled.record.decisions() if not d.taken and d.kind in ("break", "capture")]
-    left = [d for d in left if d.code != NOT_STORED.number]  # which leaves nothing to others
-    assert bool(left) == (code != "" and not code.startswith("LM45"))
-    for decision in left:
-        assert decision.remedy, decision
-        assert decision.code, decision
-        facts = dict(decision.facts)
-        assert _LINE.search(decision.subject[0]) or _LINE.search(str(facts.get("called at", "")))
-    assert not code or code in {d.code for d in compiled.record.decisions()}
+    _check_left(compiled, code)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def _unused_axes(nest: Nest, alone: Mapping[str, Buffer]) -> Iterator[Axis]:
         return
     varies = axes_of_values(nest)
     used = {a for e in nest.body if not isinstance(e, Store) for a in axes_of(e, varies)}
-    used |= {a for e in stores for n in (e.value,) for a in varies[n]}
+    used |= {a for e in stores for a in varies[e.value]}
     for axis in nest.axes:
         fits = all(_is_dimension(axis, e.index, alone[e.buffer]) for e in stores)
         if axis.name not in used and axis.extent.is_int and axis.extent.const > 1 and fits:

@@ -8,14 +8,14 @@ import functools
 import io
 import itertools
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, Set, ValuesView
-from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lamina.artefacts.code import code_digest
 from lamina.base.accuracy import tensors
-from lamina.runtime.cache import digest
 
 __all__ = ["ITERATOR", "Unseen", "has_iterators", "opened", "shown", "tensors_in"]
 
@@ -125,12 +125,7 @@ def _of_function(value: Any) -> dict[str, Any]:
         except ValueError:
             cells.append("not assigned yet")
     defaults = (value.__defaults__, value.__kwdefaults__)
-    return {"name": name, "code": _code(value.__code__), "closes over": cells, "defaults": defaults}
-
-
-def _code(code: CodeType) -> str:
-    inner = [_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return digest(code.co_code.hex(), *code.co_names, *code.co_varnames, *inner)
+    return {"name": name, "code": code_digest(value.__code__), "closes over": cells, "defaults": defaults}
 
 
 def _of_array(value: Any) -> Any:

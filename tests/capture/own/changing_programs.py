@@ -570,16 +570,21 @@ def difference(seed: int, machine: Callable[[], Library | None] = no_machine) ->
     text = _program(r)
     steps = _steps(r, text)
     outcome = Outcome(calls=len(steps), text=text)
+    return compared(outcome, lambda made: _run(text, steps, seed, made), lambda program: _compiled(program, machine))
+
+
+def compared(outcome: Outcome, run: Callable[[Callable[..., Any]], list[Any]], compile: Callable[..., Any]) -> Outcome:
+    """``outcome`` with what ``run`` gives otherwise if its program is compiled, and the calls of its versions."""
     before, made = Versions.__init__, []
 
     def kept(self: Versions, *given: Any) -> None:
         before(self, *given)
         made.append(self)
 
-    wanted = _run(text, steps, seed, lambda program: program)
+    wanted = run(lambda program: program)
     Versions.__init__ = kept  # type: ignore[method-assign]
     try:
-        got = _run(text, steps, seed, lambda program: _compiled(program, machine))
+        got = run(compile)
     except Exception as error:
         got = [repr(error)]
     finally:
@@ -587,7 +592,7 @@ def difference(seed: int, machine: Callable[[], Library | None] = no_machine) ->
     outcome.reused = sum(versions.uses for versions in made)
     for place, (one, other) in enumerate(zip(wanted, got, strict=False)):
         if one != other:
-            outcome.told = f"entry {place}: {one!r:.300} by eager, {other!r:.300}"
+            outcome.told = f"entry {place}: {one!r:.400} by eager, {other!r:.400}"
             break
     return outcome
 

@@ -16,9 +16,8 @@ import torch
 
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.guards.library import Library
-from lamina.capture.own.reuse.versions import Versions
 from lamina.record import Record
-from tests.capture.own.changing_programs import Outcome, _shown
+from tests.capture.own.changing_programs import Outcome, _shown, compared
 from tests.capture.own.machines import guard_machine, no_machine
 
 __all__ = ["difference"]
@@ -247,30 +246,11 @@ def difference(
     r = random.Random(seed)
     text, steps = _program(r), _steps(r)
     outcome = Outcome(calls=len(steps), text=text)
-    before, made = Versions.__init__, []
-
-    def kept(self: Versions, *given: Any) -> None:
-        before(self, *given)
-        made.append(self)
-
-    wanted = _run(text, steps, lambda program: program)
-    Versions.__init__ = kept  # type: ignore[method-assign]
-    try:
-        got = _run(
-            text,
-            steps,
-            lambda program: interpreted_callable(program, backend_callable=backend, record=Record(), machine=machine),
-        )
-    except Exception as error:
-        got = [repr(error)]
-    finally:
-        Versions.__init__ = before  # type: ignore[method-assign]
-    outcome.reused = sum(versions.uses for versions in made)
-    for place, (one, other) in enumerate(zip(wanted, got, strict=False)):
-        if one != other:
-            outcome.told = f"entry {place} of {steps}: {one!r:.400} by eager, {other!r:.400}"
-            break
-    return outcome
+    return compared(
+        outcome,
+        lambda made: _run(text, steps, made),
+        lambda program: interpreted_callable(program, backend_callable=backend, record=Record(), machine=machine),
+    )
 
 
 def main() -> None:

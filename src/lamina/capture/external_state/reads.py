@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from lamina.capture.bytecode import instructions
+from lamina.capture.class_flags import MADE_BY_PYTHON
 
 __all__ = [
-    "MADE_BY_PYTHON",
     "Check",
     "absent_names",
     "asks_for_type",
@@ -134,10 +134,6 @@ def _passed_over(kind: type, names: frozenset[str]) -> Iterator[tuple[type, str]
                 yield from ((b, name) for b in before if b.__flags__ & MADE_BY_PYTHON)
                 break
             before.append(base)
-
-
-MADE_BY_PYTHON = 1 << 9
-"""Classes made by a class statement, whose attributes can be set."""
 
 
 def _all_absent(absent: Sequence[tuple[Mapping[str, Any], str]]) -> Check | None:

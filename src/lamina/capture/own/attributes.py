@@ -6,7 +6,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
+from lamina.capture.class_flags import MADE_BY_PYTHON
+from lamina.capture.own.frame import MISSING
 
 __all__ = ["deletes_by_code", "read_attribute", "read_plainly", "setter_of"]
 

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from lamina.base.torch_names.torch_private import CONTEXTLIB, DISPATCHERS
+from lamina.capture.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.attributes import deletes_by_code, read_attribute, read_plainly, setter_of
 from lamina.capture.own.callbacks import asks, calls_back
-from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
+from lamina.capture.own.frame import MISSING
 from lamina.capture.own.iterating import advanced, consumable, drawn
 from lamina.capture.own.natives import CONSUMERS, KEEPING, is_of_container, is_seen, runs_the_users, unbound
 from lamina.capture.own.nested import flat

@@ -10,7 +10,7 @@ from typing import Any
 
 from lamina.capture.own.instructions import Program
 
-__all__ = ["MADE_BY_PYTHON", "MISSING", "MOST_KEPT", "NULL", "Frame", "Step", "bound_arguments"]
+__all__ = ["MISSING", "MOST_KEPT", "NULL", "Frame", "Step", "bound_arguments"]
 
 
 class _Sign:
@@ -29,8 +29,6 @@ MISSING = _Sign("MISSING")
 """The content of a variable that has none."""
 MOST_KEPT = 4096
 """Entries of a table of what programs are made of: functions, lines that call, kinds of calls, steps of a trace."""
-MADE_BY_PYTHON = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE of CPython's object.h: the flag of a class that Python code made."""
 
 
 @dataclass(slots=True, eq=False)

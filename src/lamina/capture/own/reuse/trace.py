@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
+from lamina.capture.class_flags import MADE_BY_PYTHON
+from lamina.capture.own.frame import MISSING
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.facts import Facts, Place, constant_key, is_settled
 from lamina.capture.own.reuse.learning import DICTS, Learning
@@ -30,9 +31,6 @@ TENSORS = (torch.Tensor, torch.nn.Parameter)
 _FIXED = (
     MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType, GetSetDescriptorType, MemberDescriptorType,
 )  # fmt: skip
-
-_OF_PYTHON = 1 << 9
-"""The flag of classes that Python code has made: objects of one can be given another (``Py_TPFLAGS_HEAPTYPE``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ class Trace:
     def _note_class(self, value: Any, place: Place) -> None:
         """Note the class of an object that is always the same one, if its class can be replaced."""
         kind = type(value)
-        if kind is ModuleType or kind.__flags__ & _OF_PYTHON:
+        if kind is ModuleType or kind.__flags__ & MADE_BY_PYTHON:
             self.note("type", (place,), kind)
 
     def enter(self, value: Any, place: Place) -> Any:

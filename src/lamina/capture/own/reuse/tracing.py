@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from lamina.capture.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.capturing import CapturingWorld
-from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
+from lamina.capture.own.frame import MISSING
 from lamina.capture.own.natives import seen_by_modes, unbound
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.attribute_reads import Attributes
