@@ -334,6 +334,7 @@ PLANTED: tuple[Planted, ...] = (
     ),
     Planted("joined nests", "fusion", "group", _joined_wrong),
     Planted("hoisted value", "fusion", "hoist", _in_step("hoist_values")),
+    Planted("functions of rows", "fusion", "distribute", _in_step("distribute")),
     Planted("short columns", "fusion", "short columns", _in_step("short_columns")),
     Planted(
         "checks",

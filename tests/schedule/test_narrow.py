@@ -83,6 +83,24 @@ def test_gathered_rows_join_the_scatter_that_reads_them() -> None:
     assert _temporaries(compiled, "forward") < 1200 * 33
 
 
+def test_checks_of_places_hardly_count_where_rows_are_scattered() -> None:
+    """Ends of an edge and its weight, a mask by another number: a check a row each, few instructions an element."""
+
+    def weighted(x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        weight = (source * target % 5 - 1) * 0.25
+        values = torch.relu(x[source] + x[target] - x[source - target.clamp(max=3)]) * weight[:, None]
+        return torch.zeros_like(x).scatter_add(0, target[:, None].expand(-1, x.shape[1]), values)
+
+    x, source, target = _edges()
+    compiled = _checked(weighted, x, source % 300, target)
+    assert _temporaries(compiled, "forward") < 1200 * 33
+    broken = x.detach().clone()
+    broken[7], broken[8] = torch.nan, torch.inf
+    torch.testing.assert_close(
+        compiled(broken, source % 300, target), weighted(broken, source % 300, target), equal_nan=True
+    )
+
+
 def test_errors_of_joined_gathers_are_eagers() -> None:
     compiled = lamina.compile(_messages)
     x, source, target = _edges()

@@ -21,6 +21,7 @@ from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts
 from lamina.schedule.dead_code import live_steps
 from lamina.schedule.dependence_graph import DependenceGraph
+from lamina.schedule.distribute import distribute
 from lamina.schedule.errors import checked_first
 from lamina.schedule.group import Group
 from lamina.schedule.hoisting import hoist_values
@@ -141,6 +142,11 @@ class Fusion:
         steps, made, decisions = hoist_values(self.program.steps, self.program.buffer_map())
         self.take(steps, decisions, made)
 
+    def distributed(self) -> None:
+        """Costly functions of what rows are reduced to are computed for many rows at once."""
+        steps, made, decisions = distribute(self.program.steps, self.program.buffer_map())
+        self.take(steps, decisions, made)
+
     def columns(self) -> None:
         """Sums with few columns are taken beside a longer axis first."""
         steps, made, decisions = short_columns(self.program.steps, self.program.buffer_map(), self.numerics)
@@ -164,6 +170,7 @@ STEPS: tuple[tuple[str, Callable[[Fusion], None]], ...] = (
     ("recompute", Fusion.recomputed),
     ("group again", Fusion.regrouped),
     ("hoist", Fusion.hoisted),
+    ("distribute", Fusion.distributed),
     ("short columns", Fusion.columns),
     ("checks first", Fusion.checked),
 )

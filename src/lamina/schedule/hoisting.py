@@ -18,9 +18,7 @@ from lamina.ir.loops import (
     Buffer,
     Check,
     Compute,
-    Constant,
     Equation,
-    Index,
     Load,
     Nest,
     Step,
@@ -33,6 +31,7 @@ from lamina.ir.loops import (
 from lamina.ir.use_def import UseDef
 from lamina.schedule import reasons
 from lamina.schedule.hoisting_cost import Cost, places_of
+from lamina.schedule.nest_parts import cone_of, dense_buffer, is_free, live_equations
 
 __all__ = ["hoist_values"]
 
@@ -89,7 +88,7 @@ class _Work:
     def split(self, nest: Nest, found: _Found) -> tuple[Nest, Nest]:
         """A nest that makes the values and the stores that were found, and the rest of ``nest``, which loads them."""
         axes, names = found.axes, found.names
-        cone = _cone(nest, [*names, *(n for e in found.stores for n in operands(e))])
+        cone = cone_of(nest, [*names, *(n for e in found.stores for n in operands(e))])
         inside = {n for e in cone for n in defined(e)}
         checks = [e for e in nest.body if isinstance(e, Check) and e.cond in inside]
         first = [e for e in nest.body if e in cone or e in checks or e in found.stores]
@@ -105,7 +104,7 @@ class _Work:
                 first.append(Compute(value, "cast", (name,), dtype, made.origin))
             first.append(Store(label, at, value, "set", None, made.origin))
             loads[name] = Load(name, label, at, dtype, None, 0, made.origin)
-            self.made.append(_buffer(label, dtype, axes))
+            self.made.append(dense_buffer(label, dtype, axes))
             self.buffers[label] = self.made[-1]
             why = reasons.CHECKED_AHEAD if name in places else reasons.COMPUTED_AHEAD
             self.decisions.append(Decision("hoist", (nest.name, name), True, why()))
@@ -115,16 +114,7 @@ class _Work:
         rest = [next((loads[n] for n in defined(e) if n in loads), e) for e in nest.body if e not in gone]
         self.nests += 1
         ahead = Nest(f"{nest.name}_first{self.nests}", axes, tuple(first))
-        return ahead, replace(nest, body=_live(rest))
-
-
-def _buffer(label: str, dtype: str, axes: Sequence[Axis]) -> Buffer:
-    """Dense memory for a value of each point of ``axes``."""
-    strides, step = list[Expr](), as_expr(1)
-    for axis in reversed(axes):
-        strides.insert(0, step)
-        step = step * axis.extent
-    return Buffer(label, dtype, tuple(a.extent for a in axes), tuple(strides))
+        return ahead, replace(nest, body=live_equations(rest))
 
 
 def _worth_it(nest: Nest, buffers: Mapping[str, Buffer]) -> _Found | None:
@@ -135,7 +125,7 @@ def _worth_it(nest: Nest, buffers: Mapping[str, Buffer]) -> _Found | None:
         return None
     varies = axes_of_values(nest)
     cost = Cost(nest, buffers, varies)
-    stores = [e for e in nest.body if isinstance(e, Store) and _is_free(nest, e, buffers)]
+    stores = [e for e in nest.body if isinstance(e, Store) and is_free(nest, e, buffers)]
     sets = {varies[name] for name in _wanted_elsewhere(nest, varies)} | {axes_of(e, varies) for e in stores}
     for axes in sorted(sets, key=lambda s: (-cost.points(s), sorted(s))):
         if not axes or cost.runs(axes) < _LEAST_REUSE * cost.points(axes):
@@ -145,12 +135,6 @@ def _worth_it(nest: Nest, buffers: Mapping[str, Buffer]) -> _Found | None:
         if names or moved:
             return _Found(tuple(cost.axis[a] for a in cost.order if a in axes), names, moved)
     return None
-
-
-def _is_free(nest: Nest, store: Store, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether nothing else in the nest has to do with what is stored, and it is no input, which errors leave alone."""
-    others = [e for e in nest.body if isinstance(e, Load | Store) and e.buffer == store.buffer]
-    return store.mode == "set" and len(others) == 1 and buffers[store.buffer].kind != "input"
 
 
 def _pays(nest: Nest, name: str, axes: frozenset[str], cost: Cost) -> bool:
@@ -169,7 +153,7 @@ def _pays_once(nest: Nest, store: Store, axes: frozenset[str], cost: Cost) -> bo
 
 def _price(nest: Nest, names: Sequence[str], axes: frozenset[str], cost: Cost) -> float:
     """Instructions for a vector of the values; 0 where they cannot be computed ahead of the nest."""
-    cone = _cone(nest, names)
+    cone = cone_of(nest, names)
     if not cone or not _in_order(nest, cone) or {e.buffer for e in cone if isinstance(e, Load)} & writes(nest):
         return 0.0
     inside = {n for e in cone for n in defined(e)}
@@ -221,28 +205,3 @@ def _whole_places(eqn: Equation) -> Iterator[Loaded]:
         for atom in expr.atoms():
             if isinstance(atom, Loaded) and expr == as_expr(atom):
                 yield atom
-
-
-def _cone(nest: Nest, names: Sequence[str]) -> list[Equation]:
-    """What the values depend on, in order; nothing where that is more than loads and plain operations on them."""
-    wanted = set(names)
-    cone: list[Equation] = []
-    for eqn in reversed(nest.body):
-        if wanted.isdisjoint(defined(eqn)):
-            continue
-        if not isinstance(eqn, Load | Constant | Compute | Index):
-            return []
-        cone.append(eqn)
-        wanted.update(operands(eqn))
-    return cone[::-1]
-
-
-def _live(body: Sequence[Equation]) -> tuple[Equation, ...]:
-    """The equations that a store or check needs."""
-    wanted: set[str] = set()
-    kept: list[Equation] = []
-    for eqn in reversed(body):
-        if isinstance(eqn, Store | Check) or not wanted.isdisjoint(defined(eqn)):
-            wanted.update(operands(eqn))
-            kept.append(eqn)
-    return tuple(reversed(kept))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +10,8 @@ from dataclasses import dataclass, replace
 from lamina.base.reasons import Reason
 from lamina.ir.access import contiguous_axes
 from lamina.ir.index import Atom, Expr, as_expr, prod
-from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, operands
+from lamina.ir.loops import Check, Compute, Load, Nest, Reduce, Scan, Store, axes_of, axes_of_values, operands
+from lamina.ir.ops import OPS
 from lamina.schedule import reasons
 from lamina.schedule.accesses import additions
 from lamina.schedule.align import Alignment, align, disjoint
@@ -100,10 +102,13 @@ class Joiner:
     def _feeds_scatter(self, first: Group, second: Group) -> bool:
         """Whether the second scatters on a CPU what the first makes cheaply, element by element, as rows of a table.
 
-        Costly values are left to a kernel of their own: threads share its points, but not those of a scatter.
+        Costly values are left to a kernel of their own: threads share its points, but not those of a scatter. What is
+        computed once for a row, as the checks of its place are, hardly counts.
         """
         a, b = first.facts, second.facts
-        if a is None or b is None or a.scatters or any(f.reduces or f.scans for f in (a, b)) or a.cost >= _COSTLY:
+        if a is None or b is None or first.nest is None or a.scatters or any(f.reduces or f.scans for f in (a, b)):
+            return False
+        if a.cost >= _COSTLY and _cost_of_a_point(first.nest) >= _COSTLY:
             return False
         if not first.writes & second.reads or second.writes & (first.reads | first.writes):
             return False
@@ -230,6 +235,18 @@ class Joiner:
             return False  # counting places costs more, and is asked of each pair of groups
         many = any(n > FEW_PLACES and self.buffers.on_gpu(b) for b, n in places(nest).items())
         return many and bool(sliding_axes(nest, self.buffers.buffers))
+
+
+def _cost_of_a_point(nest: Nest) -> float:
+    """Instructions for each point of the nest: what varies over some of the axes is shared by the points of others."""
+    varies = axes_of_values(nest)
+    extents = {a.name: estimate(a.extent) for a in nest.axes}
+    total = 0.0
+    for eqn in nest.body:
+        if isinstance(eqn, Compute):
+            shared = math.prod(n for name, n in extents.items() if name not in axes_of(eqn, varies))
+            total += OPS[eqn.op].cost / max(shared, 1)
+    return total
 
 
 def _combines(nest: Nest) -> bool:

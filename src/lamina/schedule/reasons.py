@@ -238,6 +238,11 @@ STORED_NARROW = _AGAIN.add(
     "stored once for each row of equal values",
     "The value is the same along one of the loop's axes, as the gradient of a mean is; memory holds it once.",
 )
+FUNCTIONS_OF_ROWS = _AGAIN.add(
+    14,
+    "costly functions of rows' results are computed for many rows at once",
+    "A loop along rows would compute them for one number at a time; a nest of its own over the rows does in vectors.",
+)
 
 _PLACE = Codes(52, "Memory: updates in place, and buffers that share memory")
 

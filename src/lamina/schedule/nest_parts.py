@@ -1,0 +1,50 @@
+"""Parts of a nest that become nests of their own, and the memory between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lamina.ir.index import Axis, Expr, as_expr
+from lamina.ir.loops import Buffer, Check, Compute, Constant, Equation, Index, Load, Nest, Store, defined, operands
+
+__all__ = ["cone_of", "dense_buffer", "is_free", "live_equations"]
+
+
+def dense_buffer(label: str, dtype: str, axes: Sequence[Axis]) -> Buffer:
+    """Dense memory for a value of each point of ``axes``."""
+    strides, step = list[Expr](), as_expr(1)
+    for axis in reversed(axes):
+        strides.insert(0, step)
+        step = step * axis.extent
+    return Buffer(label, dtype, tuple(a.extent for a in axes), tuple(strides))
+
+
+def is_free(nest: Nest, store: Store, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether nothing else in the nest has to do with what is stored, and it is no input, which errors leave alone."""
+    others = [e for e in nest.body if isinstance(e, Load | Store) and e.buffer == store.buffer]
+    return store.mode == "set" and len(others) == 1 and buffers[store.buffer].kind != "input"
+
+
+def cone_of(nest: Nest, names: Sequence[str]) -> list[Equation]:
+    """What the values depend on, in order; nothing where that is more than loads and plain operations on them."""
+    wanted = set(names)
+    cone: list[Equation] = []
+    for eqn in reversed(nest.body):
+        if wanted.isdisjoint(defined(eqn)):
+            continue
+        if not isinstance(eqn, Load | Constant | Compute | Index):
+            return []
+        cone.append(eqn)
+        wanted.update(operands(eqn))
+    return cone[::-1]
+
+
+def live_equations(body: Sequence[Equation]) -> tuple[Equation, ...]:
+    """The equations that a store or check needs."""
+    wanted: set[str] = set()
+    kept: list[Equation] = []
+    for eqn in reversed(body):
+        if isinstance(eqn, Store | Check) or not wanted.isdisjoint(defined(eqn)):
+            wanted.update(operands(eqn))
+            kept.append(eqn)
+    return tuple(reversed(kept))

@@ -1,0 +1,96 @@
+"""Costly functions of what rows are reduced to are computed for many rows at once, and are what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import lamina
+from lamina.testing import mismatch, tensors
+
+_Function = Callable[..., Any]
+
+
+def _windows(x: Tensor) -> Tensor:
+    return torch.log1p((x.unfold(-1, 64, 16) * 0.5).pow(2).mean(-1))
+
+
+def _several(x: Tensor) -> tuple[Tensor, ...]:
+    mean = x.mean(-1)
+    return torch.tanh(mean), torch.exp(mean) * torch.sin(x.amax(-1)), mean
+
+
+def _wanted_in_the_row(x: Tensor) -> tuple[Tensor, Tensor]:
+    gate = torch.tanh(x.mean(-1))
+    return torch.erf(gate), x * gate[..., None]
+
+
+def _scaled(x: Tensor) -> Tensor:
+    return torch.logsumexp(x, -1) * torch.arange(x.shape[-2], dtype=x.dtype).sqrt()
+
+
+def _narrow(x: Tensor) -> Tensor:
+    return torch.sigmoid(x.bfloat16().sum(-1)).float()
+
+
+def _transposed(x: Tensor) -> Tensor:
+    return torch.atan(x.sum(-1)).T.contiguous()
+
+
+def _decided(compiled: Any) -> list[Any]:
+    return [d for s in compiled.record.stages for d in s.decisions if d.kind == "distribute"]
+
+
+def _judged(function: _Function, x: Tensor, training: bool = False, **options: Any) -> Any:
+    compiled = lamina.compile(function, dynamic=False, options={"compare_eager": "off", **options})
+    found: list[list[Tensor]] = []
+    for run, given in ((compiled, x), (function, x), (function, x.double())):
+        leaf = given.detach().clone().requires_grad_(training)
+        results = tensors(run(leaf))
+        if training:
+            weights = [torch.linspace(-1, 1, t.numel(), dtype=t.dtype).view_as(t) for t in results]
+            results = [*results, *torch.autograd.grad(results, [leaf], weights)]
+        found.append([t.detach() for t in results])
+    for ours, eager, exact in zip(*found, strict=True):
+        assert ours.stride() == eager.stride()
+        assert not mismatch(ours, eager, exact.to(torch.float64))
+    return compiled
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("function", [_windows, _several, _wanted_in_the_row, _scaled, _narrow, _transposed])
+def test_functions_of_row_results_are_computed_for_many_rows(function: _Function, training: bool) -> None:
+    g = torch.Generator().manual_seed(0)
+    compiled = _judged(function, torch.randn(67, 91, 131, generator=g), training)
+    assert _decided(compiled)
+
+
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+def test_odd_strides_and_numbers_that_are_none(numerics: str) -> None:
+    x = torch.randn(70, 141, 86, generator=torch.Generator().manual_seed(0))[3:, ::2, :-3]
+    x[1, 2, 3], x[2, 0, 4], x[5, 6, 7] = torch.nan, torch.inf, -torch.inf
+    assert _decided(_judged(_several, x, numerics=numerics))
+
+
+def test_few_rows_and_rows_with_another_vector_axis_stay_one_kernel() -> None:
+    assert not _decided(_judged(_several, torch.randn(20, 300)))
+    assert not _decided(_judged(lambda x: torch.tanh(x.sum(0)), torch.randn(300, 4000)))
+    assert not _decided(_judged(lambda x: torch.tanh(x.sum(-1)), torch.randn(9000, 4)))
+
+
+def test_what_the_row_itself_needs_is_computed_with_it() -> None:
+    """Softmax: the exponentials and their sum are of one loop, and nothing is left for later."""
+    assert not _decided(_judged(lambda x: F.softmax(x, -1), torch.randn(3000, 70)))
+
+
+def test_sizes_that_are_not_known() -> None:
+    compiled = lamina.compile(_several, dynamic=True, options={"compare_eager": "off"})
+    for rows in (2000, 3001, 5):
+        x = torch.randn(rows, 37, generator=torch.Generator().manual_seed(rows))
+        for ours, eager in zip(compiled(x), _several(x), strict=True):
+            torch.testing.assert_close(ours, eager)
