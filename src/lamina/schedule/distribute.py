@@ -31,7 +31,7 @@ from lamina.ir.loops import (
 from lamina.ir.ops import OPS
 from lamina.ir.use_def import UseDef
 from lamina.schedule import reasons
-from lamina.schedule.hoisting_cost import Cost
+from lamina.schedule.hoisting_cost import LANES, Cost
 from lamina.schedule.nest_parts import cone_of, dense_buffer, is_free, live_equations
 
 __all__ = ["distribute"]
@@ -40,10 +40,6 @@ _COSTLY = 12
 """Instructions of a function that takes much longer for one number than for an element of a vector."""
 _LEAST_SAVED = 30_000
 """Instructions of such functions in all rows, about ten microseconds, for which one more nest is made."""
-_SHORT = 16
-"""Elements of rows that are unrolled or joined instead: their results are vectors already."""
-_MOST_BETWEEN = 3
-"""Numbers of a row that are kept between the two nests at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +92,24 @@ def _split(nest: Nest, late: _Late, made: list[Buffer]) -> list[Nest]:
 
 
 def _late(nest: Nest, buffers: Mapping[str, Buffer]) -> _Late | None:
-    """What is better computed after all rows, ``None`` if nothing is."""
+    """What is better computed after all rows, ``None`` if nothing is.
+
+    Rows shorter than a vector are unrolled or joined instead: their results are vectors already.
+    """
     if any(buffers[b].device != "cpu" for b in writes(nest)) or not all(a.extent.is_int for a in nest.axes):
         return None
     reduced = {name for e in nest.body if isinstance(e, Reduce) for name in e.axes}
     rows = tuple(a for a in nest.axes if a.name not in reduced)
     count, length = (prod(a.extent for a in axes).const for axes in (rows, [a for a in nest.axes if a not in rows]))
-    if not reduced or not rows or length < _SHORT or any(isinstance(e, Scan) for e in nest.body):
+    if not reduced or not rows or length < LANES or any(isinstance(e, Scan) for e in nest.body):
         return None
     equations = _after_rows(nest, reduced, buffers)
     costs = [OPS[e.op].cost for e in equations if isinstance(e, Compute)]
-    if count * sum(c for c in costs if c >= _COSTLY) < _LEAST_SAVED:
-        return None
-    if Cost(nest, buffers, axes_of_values(nest)).vector not in reduced:
-        return None
     needed = _needed(nest, equations)
-    return None if needed is None else _Late(rows, tuple(equations), needed)
+    saved = sum(c for c in costs if c >= _COSTLY) - 2 * len(needed)  # each is stored and loaded
+    if count * saved < _LEAST_SAVED or Cost(nest, buffers, axes_of_values(nest)).vector not in reduced:
+        return None
+    return _Late(rows, tuple(equations), needed)
 
 
 def _after_rows(nest: Nest, reduced: set[str], buffers: Mapping[str, Buffer]) -> list[Equation]:
@@ -137,14 +135,14 @@ def _after_rows(nest: Nest, reduced: set[str], buffers: Mapping[str, Buffer]) ->
     return [e for e in reversed(found) if not isinstance(e, Store) or e.value in computed]
 
 
-def _needed(nest: Nest, equations: Sequence[Equation]) -> tuple[str, ...] | None:
-    """Values of rows that are kept; ``None`` if they are too many. What is no more than loads is computed again."""
+def _needed(nest: Nest, equations: Sequence[Equation]) -> tuple[str, ...]:
+    """Values of rows that are kept. What is no more than loads and operations on them is computed again."""
     taken = {n for e in equations for n in defined(e)}
     given = dict.fromkeys(n for e in equations for n in operands(e) if n not in taken)
-    written = writes(nest)
-    needed = [
-        n
-        for n in given
-        if not (cone := cone_of(nest, [n])) or any(isinstance(e, Load) and e.buffer in written for e in cone)
-    ]
-    return tuple(needed) if len(needed) <= _MOST_BETWEEN else None
+    return tuple(name for name in given if not _again(nest, name))
+
+
+def _again(nest: Nest, name: str) -> bool:
+    """Whether a nest of its own may compute the value too: the rows do not write to what it is made of."""
+    cone = cone_of(nest, [name])
+    return bool(cone) and writes(nest).isdisjoint(e.buffer for e in cone if isinstance(e, Load))

@@ -10,9 +10,9 @@ from lamina.ir.loops import Buffer, Check, Compute, Constant, Equation, Index, L
 from lamina.ir.ops import OPS
 from lamina.ir.use_def import UseDef
 
-__all__ = ["Cost", "places_of"]
+__all__ = ["LANES", "Cost", "places_of"]
 
-_LANES = 16
+LANES = 16
 """Elements of a vector that prices are given for: float32 with AVX-512."""
 _GATHERED = 2.0
 """Instructions for each element that is loaded by itself."""
@@ -70,7 +70,7 @@ class Cost:
 
     def vectors(self, axes: frozenset[str]) -> float:
         """The same in vectors."""
-        return self.runs(axes) / (_LANES if self.vector in axes else 1)
+        return self.runs(axes) / (LANES if self.vector in axes else 1)
 
     def share(self, eqn: Equation, axes: frozenset[str], reuse: int) -> float:
         """Instructions of ``eqn`` for a vector over ``axes``; none where it would be computed ahead itself."""
@@ -111,7 +111,7 @@ class Cost:
         chosen = any(isinstance(a, Loaded) and self.vector in self.varies[a.name] for a in place.atoms())
         step = place.coefficient(self.axis[self.vector])
         if chosen or step is None:
-            return _GATHERED * _LANES
+            return _GATHERED * LANES
         if step == 1:
             return self.read(over, self.buffers[eqn.buffer].dtype)
         return 1.0 if step == 0 else _STRIDED

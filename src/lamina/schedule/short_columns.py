@@ -32,12 +32,11 @@ from lamina.ir.loops import (
 )
 from lamina.ir.ops import JOINS
 from lamina.schedule import reasons
+from lamina.schedule.hoisting_cost import LANES
 from lamina.schedule.simplify import rename, simplify
 
 __all__ = ["short_columns"]
 
-_LANES = 16
-"""Elements of the widest vectors."""
 _MOST = 128
 """Columns that are summed side by side at most."""
 _GAIN = 1.5
@@ -82,7 +81,7 @@ def _parts(nest: Nest, buffers: Mapping[str, Buffer], made: list[Buffer]) -> lis
     if order[len(order) - len(kept) :] != kept:
         return None
     columns = int(prod(a.extent for a in kept).const)
-    if not 1 < columns < _LANES:
+    if not 1 < columns < LANES:
         return None
     beside, part = _beside(order[: len(order) - len(kept)], columns)
     total = columns * part * int(prod(a.extent for a in beside[1:]).const) if beside else columns
@@ -154,7 +153,7 @@ def _beside(outer: Sequence[Axis], columns: int) -> tuple[list[Axis], int]:
 
 def _used(columns: int) -> float:
     """The share of the lanes of vectors that columns side by side fill."""
-    return columns / (-(-columns // _LANES) * _LANES)
+    return columns / (-(-columns // LANES) * LANES)
 
 
 class _Split:

@@ -10,6 +10,7 @@ from lamina.ir.loops import Compute, Load, Nest, Random, Reduce, Scan, Store, ax
 from lamina.ir.ops import OPS
 from lamina.ir.plan import Schedule, furthest
 from lamina.schedule.accesses import in_stretches
+from lamina.schedule.hoisting_cost import LANES
 from lamina.schedule.target import Target
 
 __all__ = ["Chooser"]
@@ -28,8 +29,6 @@ _GATHERED = 16
 """Instructions of a vector whose elements lie anywhere, each loaded by itself."""
 _TILE = 64
 """Side of a square tile of transposed operands, in elements: 16 KB of float32, half of a 32 KB first-level cache."""
-_LANES = 16
-"""Elements of a vector that costs are given for: float32 with AVX-512."""
 _NEXT = 16
 """How much neighbours count for a vector axis beside elements that lie a few apart, which vectors read as well."""
 _HALVES = ("float16", "bfloat16")
@@ -142,7 +141,7 @@ class Chooser:
             tile = min(tile, max(64, self.target.l2_bytes // 8 // max(self.reduced_size(), 1) // 64 * 64))
         tile = min(tile, 2048)
         if self.axis[vector].extent.is_int:  # memory of a tile is filled and gone over whole
-            tile = min(tile, -(-extent // _LANES) * _LANES)
+            tile = min(tile, -(-extent // LANES) * LANES)
         if units * -(-extent // tile) < threads and self.reduced_size() >= 8 * threads and self.one_pass():
             return self.mixed(outer, vector, width)
         inner = tuple(self.ordered([a for a in self.names if a not in outer], vector))
