@@ -222,8 +222,21 @@ def test_guards_are_a_stage_that_prints() -> None:
     compiled = lamina.compile(scaled, backend="eager")
     compiled(torch.ones(4), 2)
     [stage] = [s for s in compiled.record.stages if s.name == "guards"]
-    assert "n == 2" in str(stage) or "L['n'] == 2" in str(stage)
+    assert "n is 2  # " in str(stage)
+    assert HERE in str(stage)
+    assert " guards of " in stage.value.summary
     assert stage.seconds > 0
+
+
+def test_what_was_none_is_no_alias() -> None:
+    def function(x: Tensor, more: Tensor | None = None) -> Tensor:
+        return x if more is None else x + more
+
+    compiled = lamina.compile(function, backend="eager")
+    compiled(torch.ones(4))
+    compiled(torch.ones(4), torch.ones(4))
+    [found] = decided(compiled, "recompile")
+    assert (found.code, found.reason) == ("LM1107", "more was None and is a Tensor")
 
 
 def test_records_are_found_behind_torch_compile_too() -> None:

@@ -74,12 +74,63 @@ def test_kernels(program: Path) -> None:
 
 def test_guards_and_recompiles(program: Path) -> None:
     rows = asked("guards", "--json", str(program))
-    assert any("check_tensor" in guard for row in rows for guard in row["guards"])
+    assert any("check_tensor" in guard for row in rows for guard in row["raw"])
+    whats = [guard["what"] for row in rows for guard in row["guards"]]
+    assert any(what.startswith("x is a Tensor of float32 on cpu, sizes [") for what in whats), whats
+    assert not any(mark in what for what in whats for mark in ("check_tensor", "___", "L["))
     torch.compiler.reset()
     found = asked("recompiles", "--json", str(program))
     assert {row["code"] for row in found} >= {"LM1101"}
     torch.compiler.reset()
     assert "do: compile with dynamic=True" in asked("recompiles", str(program))
+
+
+OWN = """
+import torch, lamina
+
+scale = 2.0
+
+
+def own(x, n=1, *, more=None):
+    x = x * scale + n
+    return x.relu() if more is None else x + more["a"]
+
+
+compiled = lamina.compile(own, options={"capture": "own"})
+for size in (3, 4):
+    compiled(torch.ones(size, 2))
+compiled(torch.ones(3, 2, dtype=torch.double))
+compiled(torch.ones(3, 2), more={"a": 1.5})
+"""
+
+
+def test_guards_and_recompiles_of_the_own_front_end(tmp_path: Path) -> None:
+    path = tmp_path / "own_program.py"
+    path.write_text(OWN)
+    rows = asked("guards", "--json", str(path))
+    assert len(rows) == 4
+    assert {row["function"] for row in rows} == {f"own ({path}:7)"}
+    assert all(row["raw"] for row in rows)
+    whats = [[guard["what"] for guard in row["guards"]] for row in rows]
+    assert "x is a tensor of float32 on cpu, sizes [3, 2], strides [2, 1], offset 0, without gradient" in whats[0]
+    assert all("scale is 2.0" in row for row in whats)
+    assert "more['a'] is 1.5" in whats[3]
+    [where] = {guard["line"] for guard in rows[0]["guards"] if guard["what"] == "scale is 2.0"}
+    assert where == f"{path}:8"
+    text = asked("guards", str(path))
+    assert "and " in text
+    assert "about classes and functions" in text
+    assert "__code__" not in text
+    assert "__code__" in asked("guards", "--all", str(path))
+    found = {row["code"]: row for row in asked("recompiles", "--json", str(path))}
+    assert found["LM1133"]["reason"] == "size 0 of x was 3 and is 4"
+    assert found["LM1103"]["reason"] == "dtype of x was float32 and is float64"
+    assert found["LM1131"]["reason"] == (
+        "the call gives 1 argument by position and more by name, the one before 1 argument by position"
+    )
+    facts = dict(found["LM1133"]["facts"])
+    assert (facts["old"], facts["new"], facts["called at"]) == ("3", "4", f"{path}:14")
+    assert all(row["remedy"] for row in found.values())
 
 
 def test_why(program: Path) -> None:

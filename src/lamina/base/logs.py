@@ -163,8 +163,13 @@ def _events(name: str, stage: Noted) -> Iterable[tuple[str, Callable[[], str]]]:
     if channel == "output_code":
         yield channel, lambda: f"{place}: {stage.name}\n{text_of(stage.value)}"
     elif channel is not None and stage.value is not None:
-        summary = getattr(stage.value, "summary", "") or counted(len(stage.decisions), "decision")
-        yield channel, lambda: f"{place}: {stage.name}, {stage.seconds * 1e3:.1f} ms, {summary}"
+        yield channel, lambda: f"{place}: {stage.name}, {stage.seconds * 1e3:.1f} ms, {_summary(stage)}"
+        if channel == "guards" and _LOGGERS[channel].isEnabledFor(logging.DEBUG):
+            yield channel, lambda: f"{place}: {text_of(stage.value)}"
+
+
+def _summary(stage: Noted) -> str:
+    return getattr(stage.value, "summary", "") or counted(len(stage.decisions), "decision")
 
 
 def decision_line(decision: Decision) -> str:

@@ -83,17 +83,9 @@ class CaptureLog:
         """``function`` is compiled once more; ``failed`` tells what each version did not fit, the newest one first."""
         if not failed:
             return
-        first = failed[0]
-        facts = [
-            ("guard", first.guard),
-            ("old", first.old),
-            ("new", first.new),
-            ("line", first.place),
-            ("called at", first.called_at),
-        ]
-        told = tuple((name, text) for name, text in facts if text)
         subject = (function, f"version {len(failed)}")
-        self._note(Decision("recompile", subject, True, first.reason, (*told, ("versions before", len(failed)))))
+        facts = (*failed[0].facts(), ("versions before", len(failed)))
+        self._note(Decision("recompile", subject, True, failed[0].reason, facts))
 
     def fixed(self, symbol: str, value: str, stack: Iterable[FrameSummary]) -> None:
         """A size or number that could have varied holds for one value only, by a line of ``stack``."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from lamina.base.logs import decision_line
-from lamina.capture.events.torch_private import Guards
+from lamina.capture.conditions import Conditions
 from lamina.cli.running import SETTINGS, AsJson, Given, Target, finish, program
 from lamina.explain.explanation import Explanation
 from lamina.explain.why import missing, why
@@ -60,20 +60,36 @@ def kernels(target: Target, arguments: Given = None, as_json: AsJson = False) ->
     finish(ended)
 
 
-def guards(target: Target, arguments: Given = None, as_json: AsJson = False) -> None:
-    """Run a program and list what each compiled version rests on.
+def guards(
+    target: Target,
+    arguments: Given = None,
+    as_json: AsJson = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also the conditions on classes, functions, parameters and hooks.")
+    ] = False,
+) -> None:
+    """Run a program and list what each compiled version rests on: what must hold for a call, and the line that asked.
+
+    With --json "raw" has the same in the front end's own words.
 
     Example: lamina guards train.py
     """
     records, ended = _records(target, arguments, "guards", as_json)
-    rows = [
-        {"callable": record.name, "function": stage.value.function, "guards": list(stage.value.lines())}
-        for record in records
-        for stage in record.stages
-        if isinstance(stage.value, Guards)
+    found = [
+        (record, stage.value) for record in records for stage in record.stages if isinstance(stage.value, Conditions)
     ]
-    lines = [line for row in rows for line in (str(row["function"]), *(f"    {guard}" for guard in row["guards"]))]
-    _print(rows, as_json, lines)
+    rows = [
+        {
+            "callable": record.name,
+            "function": one.function,
+            "guards": [guard.data() for guard in one.conditions()],
+            "raw": list(one.raw()),
+        }
+        for record, one in found
+        if as_json
+    ]
+    lines = [line for _, one in found for line in (one.function, *(f"    {text}" for text in one.lines(everything)))]
+    _print(rows, as_json, lines or ["no compiled version rests on anything"])
     finish(ended)
 
 

@@ -15,6 +15,7 @@ from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.base.plurals import counted
 from lamina.base.region_names import forward_of
+from lamina.capture.conditions import Conditions
 from lamina.codegen.triton.source import TritonSource
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Schedule
 from lamina.ir.work import Sizes
@@ -211,8 +212,8 @@ class _Report:
 
     def _guards(self) -> list[dict[str, Any]]:
         """What each compiled version of a function rests on, as far as it is still kept."""
-        found = [str(stage.value).splitlines() for stage in self.record.stages if stage.name == "guards"]
-        return [{"function": first.removeprefix("# "), "lines": rest} for first, *rest in found]
+        found = [stage.value for stage in self.record.stages if isinstance(stage.value, Conditions)]
+        return [{"function": one.function, "lines": one.lines()} for one in found]
 
     def _stages(self) -> list[dict[str, Any]]:
         return [

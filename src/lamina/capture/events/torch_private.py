@@ -14,7 +14,6 @@ import re
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from inspect import signature
@@ -29,7 +28,9 @@ from torch._guards import TracingContext
 
 from lamina.base.torch_logs.torch_private import asked_for_torch_logs
 from lamina.capture.breaks import break_reason, is_torchs
+from lamina.capture.conditions import Condition, Conditions
 from lamina.capture.log import CaptureLog
+from lamina.capture.recompiles.dynamo_conditions import conditions_of
 from lamina.capture.recompiles.guard_texts import FailedGuard, failed_guard, is_of_another
 from lamina.capture.recompiles.guarded_call import GuardedCall, calling_frame, given_names
 from lamina.capture.torch_private import passed_through
@@ -44,31 +45,16 @@ _REPEATED = ("failed while attempting to run meta for", "Graph break from `Tenso
 """``function``: the code of the function that Dynamo compiles in this thread, and nothing else."""
 
 
-class Guards:
-    """What one version of a compiled function rests on: read when it is asked for, while that version is kept."""
+class Guards(Conditions):
+    """What one version of a compiled function rests on: read when it is asked for, while Dynamo keeps that version."""
 
-    def __init__(self, function: str, manager: Any) -> None:
-        """``manager`` is Dynamo's; it is not kept alive."""
-        self.function = function
-        self._manager = weakref.ref(manager)
-        self.summary = f"guards of {function}"
-
-    def lines(self) -> tuple[str, ...]:
-        """Each guard as a line; none where the compiled version is gone."""
-        manager = self._manager()
-        if manager is None:
-            return ()
+    def _raw(self, owner: Any) -> Iterator[str]:
         with suppress(Exception):  # text for people, made by functions of Dynamo's that differ between versions
-            return tuple(line.strip(" |+-") for line in str(manager).splitlines() if line.strip(" |+-"))
-        return tuple(manager.code_parts)
+            return iter([line.strip(" |+-") for line in str(owner).splitlines() if line.strip(" |+-")])
+        return iter(owner.code_parts)
 
-    def __str__(self) -> str:
-        lines = self.lines() or ("the compiled version is gone",)
-        return "\n".join((f"# {self.function}", *lines)) + "\n"
-
-    def files(self) -> dict[str, str]:
-        """The guards as text."""
-        return {".txt": str(self)}
+    def _conditions(self, owner: Any) -> Iterator[Condition]:
+        return conditions_of(self._raw(owner), self.function.rpartition(" (")[2].rpartition(":")[0])
 
 
 def was_reset() -> bool:

@@ -17,6 +17,7 @@ from lamina.base.decision import Decision
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.guards.library import Library
+from lamina.capture.own.reuse.conditions import Names
 from lamina.capture.own.reuse.driver import Driver, Miss, cannot_tell
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.torch_private import in_ordinary_state, seen_by_dynamo
@@ -125,7 +126,7 @@ class _Entry:
         self.noted: set[str] = set()
         name = getattr(target, "__name__", type(target).__name__)
         self.subject = (str(name),)
-        self.versions = Versions(self.subject, record, machine)
+        self.versions = Versions(self.subject, record, machine, Names.of(target))
         self.interpreting: Any = None
         self.store: Store | None = None
         with record.harmless("capture"):

@@ -11,6 +11,7 @@ import torch
 
 from lamina.base.reasons import Reason
 from lamina.capture.breaks import user_frame, user_place
+from lamina.capture.conditions import spoken, whole_path
 from lamina.capture.recompiles.guarded_call import GuardedCall
 from lamina.capture.recompiles.reasons import GUARDS, OTHER_GUARD
 
@@ -31,6 +32,17 @@ class FailedGuard:
     new: str = ""
     place: str = ""
     called_at: str = ""
+
+    def facts(self) -> tuple[tuple[str, str | int | float], ...]:
+        """What a decision says of it beside the reason."""
+        told = (
+            ("guard", self.guard),
+            ("old", self.old),
+            ("new", self.new),
+            ("line", self.place),
+            ("called at", self.called_at),
+        )
+        return tuple(one for one in told if one[1])
 
 
 Told = tuple[str, dict[str, str]]
@@ -54,7 +66,7 @@ def failed_guard(text: str, call: GuardedCall) -> FailedGuard:
     guard = _LOCAL.sub(r"\1", guard).strip()
     frames = [FrameSummary(name, int(line), "") for name, line in _STACK.findall(rest)]
     noted = _NOTED.search(note)
-    where = user_place(user_frame(frames)) or (noted.group(1).strip() if noted else "")
+    where = user_place(user_frame(frames)) or (whole_path(noted.group(1).strip()) if noted else "")
     kind, words = _told(guard, note, call)
     reason = GUARDS.get(kind, OTHER_GUARD)(**{"guard": _spoken(guard), **words})
     at = call.after or where or (call.place if call.held else "")
@@ -74,14 +86,11 @@ def _told(guard: str, note: str, call: GuardedCall) -> Told:
 
 
 _STACKED = re.compile(r"\b___stack(\d+)")
-_CONTAINER = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
 
 
 def _spoken(name: str) -> str:
     """Dynamo's name of a value as a user would write it, or in words where it has no name."""
-    name = re.sub(r"\bG\['(\w+)'\]", r"\1", name)
-    name = _CONTAINER.sub(lambda m: f"[{m[1]}]" if m[1].isdigit() else f".{m[1]}", name)
-    return _STACKED.sub(r"value \1 held across the graph break", name)
+    return _STACKED.sub(r"value \1 held across the graph break", spoken(name))
 
 
 def _size(match: re.Match[str], call: GuardedCall) -> Told:
@@ -191,6 +200,14 @@ def _alias(match: re.Match[str], call: GuardedCall) -> Told:
     return "alias", {}
 
 
+def _none(match: re.Match[str], call: GuardedCall) -> Told:
+    """A value that was None, or was something else."""
+    found = call.value(match.group(1))
+    new = "another value" if found is None else "None" if found[0] is None else f"a {type(found[0]).__name__}"
+    old = "None" if match.group(2) == "is" else "not None"
+    return "constant", {"name": match.group(1), "old": old, "new": new}
+
+
 def _length(match: re.Match[str], call: GuardedCall) -> Told:
     name, old = match.groups()
     found = call.value(f"len({name})")
@@ -285,6 +302,7 @@ _TEXTS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], GuardedCall], Told
     (re.compile(r"^___check_type_id\((.*?),(?:.*type=<class '(?P<old>[\w.]+)'>)?"), _type),
     (re.compile(r"^expected type of '(.*)' to be (?:a )?(?P<old>tensor)"), _type),
     (re.compile(r"^expected type of '(.*?)'"), _type),
+    (re.compile(r"^(\S+) (is|is not) None$"), _none),
     (re.compile(r"Duplicate tensors| is |overlapping"), _alias),
     (re.compile(r"^list\(dict\.keys\((.*)\)\)(?:\[\d+\])? == (.*)$"), _keys),
     (re.compile(r"^len\((.*)\) (?:==|!=) (\d+)$"), _length),

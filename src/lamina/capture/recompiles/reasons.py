@@ -211,6 +211,25 @@ _MODULES = _GUARDS.add(
     "Modules of a module are taken apart when it is compiled.",
     "change a model before it is compiled; each structure has a version of its own",
 )
+_ARGUMENTS = _GUARDS.add(
+    31,
+    "the call gives {new}, the one before {old}",
+    "Which arguments a call gives, by position and by name, is part of what its version is for.",
+    "give the same arguments in the same way in all calls",
+)
+_MISSING_ENTRY = _GUARDS.add(
+    32,
+    "{name} had no {old} and has one",
+    "A version holds as long as what its call did not find is missing.",
+    "set it before the first call",
+)
+_SIZE_OF_GRAPHS = _GUARDS.add(
+    33,
+    "size {place} of {name} was {old} and is {new}",
+    "With capture own, graphs that a call with other sizes compiles are for sizes that vary, as far as the program "
+    "lets them; calls with further sizes take them. With dynamic=False each size has graphs of its own.",
+    "nothing need be done if it is compiled once or twice; with dynamic=False leave that out",
+)
 LIMIT_REACHED = _GUARDS.add(
     50,
     f"it was compiled as often as {RECOMPILE_LIMIT} allows ({{limit}}){{why}}",
@@ -250,5 +269,8 @@ GUARDS = {
     "alias": _ALIAS,
     "relation": _RELATION,
     "equal sizes": _EQUAL_SIZES,
+    "arguments": _ARGUMENTS,
+    "absent": _MISSING_ENTRY,
+    "size of graphs": _SIZE_OF_GRAPHS,
 }
 """Codes by what a guard is about."""

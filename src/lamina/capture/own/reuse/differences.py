@@ -6,61 +6,103 @@ from typing import Any
 
 import torch
 
-from lamina.base.reasons import Reason
+from lamina.capture.own.reuse.conditions import Names, given_sentence, said, spoken_place
 from lamina.capture.own.reuse.driver import state_of_torch
-from lamina.capture.own.reuse.facts import Fact
+from lamina.capture.own.reuse.facts import Fact, shown
 from lamina.capture.own.reuse.trace import tensor_look
+from lamina.capture.recompiles.guard_texts import FailedGuard
 from lamina.capture.recompiles.reasons import GUARDS, OTHER_GUARD
 
-__all__ = ["reason_of"]
+__all__ = ["failed_fact"]
 
 _LOOKS = ("dtype", "dispatch", "size", "stride", "offset", "requires_grad", "leaf", "lazy", "lazy")
+Told = tuple[str, dict[str, str]]
+"""The kind of a guard, and the words that its code's sentences need."""
 
 
-def reason_of(fact: Fact, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reason:
-    """The reason that ``fact`` does not hold for a call with these arguments."""
+def failed_fact(fact: Fact, args: tuple[Any, ...], kwargs: dict[str, Any], names: Names) -> FailedGuard:
+    """That ``fact`` does not hold for a call with these arguments, of a callable with these ``names``."""
+    kind, words = _told(fact, args, kwargs, names)
+    guard = said(fact, names)
+    reason = GUARDS.get(kind, OTHER_GUARD)(**{"guard": guard, **words})
+    return FailedGuard(guard, reason, words.get("old", ""), words.get("new", ""), fact.line)
+
+
+def _told(fact: Fact, args: tuple[Any, ...], kwargs: dict[str, Any], names: Names) -> Told:
     if fact.kind == "state":
         return _of_state(fact.value)
+    if fact.kind == "arguments":
+        return "arguments", {
+            "old": given_sentence(*fact.value),
+            "new": given_sentence(len(args), tuple(kwargs)),
+        }
     try:
         found = fact.places[0].value(args, kwargs)
     except Exception:
-        return OTHER_GUARD(guard=str(fact))
-    name = str(fact.places[0])
+        return "", {}
+    name = spoken_place(fact.places[0], names)
     if fact.kind == "look" and isinstance(found, torch.Tensor):
         return _of_tensor(fact, name, found)
-    words = {"guard": str(fact), "name": name, "old": _shown(fact.value), "new": _shown(found)}
+    return _of_value(fact, {"name": name, "old": shown(fact.value), "new": shown(found)}, found)
+
+
+def _of_value(fact: Fact, words: dict[str, str], found: Any) -> Told:
+    kind = _KINDS.get(fact.kind, "")
     if fact.kind == "constant":
-        number = type(fact.value) in (int, float)
-        return GUARDS["number" if number and type(found) is type(fact.value) else "constant"](**words)
-    if fact.kind == "length":
-        return GUARDS["length"](**{**words, "new": str(len(found))})
-    if fact.kind == "keys" and isinstance(found, dict):
-        return GUARDS["keys"](**{**words, "new": _shown(tuple(found))})
-    if fact.kind == "type":
-        return GUARDS["type"](**{**words, "new": type(found).__qualname__})
-    if fact.kind == "is":
-        return GUARDS["identity"](**words)
-    if fact.kind in ("same", "apart"):
-        return GUARDS["alias"](**words)
-    return OTHER_GUARD(guard=str(fact))
+        number = type(fact.value) in (int, float) and type(found) is type(fact.value)
+        kind = "training" if words["name"].endswith(".training") else "number" if number else "constant"
+        words["name"] = words["name"].removesuffix(".training")
+    elif fact.kind == "length":
+        words["new"] = str(len(found))
+    elif fact.kind == "keys":
+        words["new"] = shown(tuple(found)) if isinstance(found, dict) else shown(found)
+    elif fact.kind == "type":
+        words["new"] = type(found).__qualname__
+    return kind, words
 
 
-def _shown(value: Any) -> str:
-    return str(getattr(value, "__qualname__", None) or repr(value))[:200]
+_KINDS = {
+    "length": "length",
+    "keys": "keys",
+    "type": "type",
+    "is": "identity",
+    "same": "alias",
+    "apart": "alias",
+    "absent": "absent",
+    "size": "size of graphs",
+    "stride": "stride",
+}
+"""Kinds of guards by those of facts, and by parts of a tensor's look."""
 
 
-def _of_tensor(fact: Fact, name: str, found: torch.Tensor) -> Reason:
-    for kind, old, new in zip(_LOOKS, fact.value, tensor_look(found), strict=True):
-        if old != new:
-            if kind in ("dtype", "requires_grad", "dispatch", "lazy"):
-                return GUARDS[kind](guard=str(fact), name=name, old=_shown(old), new=_shown(new))
-            return OTHER_GUARD(guard=f"{kind} {_shown(old)} of {name}, which is {_shown(new)} now,")
-    return OTHER_GUARD(guard=str(fact))
+def _of_tensor(fact: Fact, name: str, found: torch.Tensor) -> Told:
+    now = tensor_look(found)
+    if len(fact.value[2]) != len(now[2]):
+        return "rank", {"name": name, "old": str(len(fact.value[2])), "new": str(len(now[2]))}
+    for kind, old, new in zip(_LOOKS, fact.value, now, strict=True):
+        if old == new:
+            continue
+        if kind in ("size", "stride"):
+            place = next(number for number, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1])
+            words = {"name": name, "place": str(place), "old": str(old[place]), "new": str(new[place])}
+            return _KINDS[kind], words
+        if kind in ("offset", "leaf"):
+            return "", {"guard": f"{kind} {shown(old)} of {name}, which is {shown(new)} now,"}
+        words = {"name": name, "old": shown(old), "new": shown(new)}
+        if kind == "lazy":
+            words |= {"old": _LAZY[bool(old)], "new": _LAZY[bool(new)]}
+        elif kind == "dtype":
+            words |= {"old": words["old"].removeprefix("torch."), "new": words["new"].removeprefix("torch.")}
+        return kind, words
+    return "", {}
 
 
-def _of_state(before: tuple[Any, ...]) -> Reason:
+_LAZY = {True: "a lazy view", False: "an ordinary tensor"}
+
+
+def _of_state(before: tuple[Any, ...]) -> Told:
     now = state_of_torch()
     for kind, old, new in zip(("grad mode", "autocast", "state"), before, now, strict=True):
         if old != new:
-            return GUARDS[kind](guard="", what=f"{kind} was {old} and is {new}")
-    return OTHER_GUARD(guard="the state of torch")
+            return kind, {"what": f"{kind} was {old} and is {new}", "old": str(old), "new": str(new)}
+    return "", {"guard": "the state of torch"}

@@ -9,7 +9,7 @@ import torch
 
 from lamina.capture.own.frame import MISSING
 
-__all__ = ["SINGLETONS", "Fact", "Facts", "Place", "constant_key", "is_settled"]
+__all__ = ["SINGLETONS", "Fact", "Facts", "Place", "constant_key", "is_settled", "shown"]
 
 _NUMBERS = (int, float, complex, str, bytes, bool, type(None), type(...))
 SINGLETONS = (bool, type(None), type(...), torch.dtype, torch.layout, torch.memory_format)
@@ -95,12 +95,22 @@ class Fact:
     line: str
 
     def __str__(self) -> str:
-        told = _SENTENCES[self.kind].format(
-            place=self.places[0] if self.places else "",
-            other=self.places[-1] if self.places else "",
-            value=getattr(self.value, "__qualname__", None) or repr(self.value)[:200],
-        )
+        told = self.sentence(str(self.places[0]), str(self.places[-1])) if self.places else self.sentence("", "")
         return f"{told}  # {self.line}" if self.line else told
+
+    def sentence(self, place: str, other: str) -> str:
+        """What holds of the first and the last of its places, which are called ``place`` and ``other``."""
+        return _SENTENCES[self.kind].format(place=place, other=other, value=shown(self.value))
+
+
+def shown(value: Any) -> str:
+    """A constant, or what an object is called, as a text of at most 200 characters; no code of the object's runs."""
+    if is_settled(value):
+        return repr(value)[:200]
+    if type(value) is tuple:
+        return f"({', '.join(shown(part) for part in value)})"[:200]
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    return str(name or f"one {type(value).__qualname__}")
 
 
 _SENTENCES = {

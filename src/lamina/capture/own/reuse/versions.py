@@ -9,16 +9,18 @@ from typing import Any
 import torch
 
 from lamina.base.decision import Decision
-from lamina.base.reasons import Reason
+from lamina.base.user_warnings import calling_place
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.guards.library import Library
-from lamina.capture.own.reuse.differences import reason_of
+from lamina.capture.own.reuse.conditions import Names, OwnConditions
+from lamina.capture.own.reuse.differences import failed_fact
 from lamina.capture.own.reuse.driver import Driver, Miss, Run, cannot_tell, state_of_torch
 from lamina.capture.own.reuse.expressions import Unbuildable
 from lamina.capture.own.reuse.facts import Fact
 from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.own.torch_private import SET_GRAD
 from lamina.capture.reasons import ALWAYS_ANOTHER, FORGOTTEN, INTERPRETED, REUSED, VERSION_WITHOUT_GRAPHS
+from lamina.capture.recompiles.guard_texts import FailedGuard
 from lamina.record import Record
 
 __all__ = ["Versions"]
@@ -29,23 +31,28 @@ _MOST_UNUSED = 8
 """Versions in a row that were made without a call that one of them fitted."""
 _MOST_ENDED = 4
 """Traces that ended early, more than calls that were done without interpretation, until no more are tried."""
+_NO_NAMES = Names()
 
 
 class Versions:
     """Drivers, the one used last first, whose ``quick`` is ``first``; ``uses`` counts the calls that they have done.
 
-    ``wanted`` tells whether a call that none of them is for is to be traced.
+    ``wanted`` tells whether a call that none of them is for is to be traced. ``names`` are those of the callable.
     """
 
     def __init__(
-        self, subject: tuple[str, ...], record: Record, machine: Callable[[], Library | None] = lambda: None
+        self,
+        subject: tuple[str, ...],
+        record: Record,
+        machine: Callable[[], Library | None] = lambda: None,
+        names: Names = _NO_NAMES,
     ) -> None:
-        self.subject, self.record, self.machine = subject, record, machine
+        self.subject, self.record, self.machine, self.names = subject, record, machine, names
         self.drivers: list[Driver] = []
         self.first: Run = cannot_tell
         self.ended = self.unused = self._done = self._seen = 0
         self.wanted = True
-        self._missed: tuple[Fact, Reason] | None = None
+        self._missed: FailedGuard | None = None
         self._differs: Driver | None = None
         self._others: dict[str, int] = {}
         self._noted: set[str] = set()
@@ -72,6 +79,7 @@ class Versions:
     def take(self, driver: Driver) -> None:
         """Have a driver that another process has made, which has done a call."""
         self._done += 1
+        self._note_facts(driver)
         self._keep([driver, *self.drivers])
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -108,7 +116,7 @@ class Versions:
         if fact is not None:
             self._count(fact, args, kwargs)
             with contextlib.suppress(Exception):
-                self._missed = fact, reason_of(fact, args, kwargs)
+                self._missed = failed_fact(fact, args, kwargs, self.names)
 
     def _count(self, fact: Fact, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """If a fact that does not hold is one about a float, count how often that was another one."""
@@ -144,7 +152,9 @@ class Versions:
             return []
         self._note_once("reused", Decision("capture", self.subject, True, REUSED(count=len(trace.facts.facts))))
         if missed is not None:
-            self._note_version(missed[1], compiled)
+            self._note_version(missed, compiled)
+        for driver in made:
+            self._note_facts(driver)
         self._keep([*made, *self.drivers])
         uses = self.uses
         self.unused = 1 if uses > self._seen else self.unused + 1
@@ -152,12 +162,19 @@ class Versions:
         self._limit(missed)
         return made
 
-    def _note_version(self, why: Reason, compiled: bool) -> None:
+    def _note_facts(self, driver: Driver) -> None:
+        """Note a version, whose facts are read when somebody asks for them."""
+        with self.record.harmless("guards"):
+            self.record.keep("", "guards", OwnConditions(driver, self.names))
+
+    def _note_version(self, failed: FailedGuard, compiled: bool) -> None:
         """Note the fact for which there is one version more."""
         if compiled:
-            self.record.note("", "capture", Decision("recompile", self.subject, True, why))
+            at = ("called at", "{}:{}".format(*calling_place()))
+            facts = (*failed.facts(), at, ("versions before", len(self.drivers)))
+            self.record.note("", "capture", Decision("recompile", self.subject, True, failed.reason, facts))
         else:
-            told = VERSION_WITHOUT_GRAPHS(why=str(why))
+            told = VERSION_WITHOUT_GRAPHS(why=str(failed.reason))
             self.record.note("", "capture", Decision("capture", self.subject, True, told))
 
     def _has_ended(self, why: str) -> None:
@@ -167,9 +184,9 @@ class Versions:
             self.wanted = False
             self._keep([])
 
-    def _limit(self, missed: tuple[Fact, Reason] | None) -> None:
+    def _limit(self, missed: FailedGuard | None) -> None:
         """Forget the version used least lately if there are too many, or all if none is used."""
-        fact = "it" if missed is None else str(missed[0])
+        fact = "it" if missed is None else missed.guard
         if self.unused >= _MOST_UNUSED and self.unused > self.uses // 4:
             self.wanted = False
             told = ALWAYS_ANOTHER(count=len(self.drivers), fact=fact)
