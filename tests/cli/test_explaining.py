@@ -104,7 +104,8 @@ compiled(torch.ones(3, 2), more={"a": 1.5})
 """
 
 
-def test_guards_and_recompiles_of_the_own_front_end(tmp_path: Path) -> None:
+def test_guards_and_recompiles_of_the_own_front_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_CACHE_DIR", str(tmp_path / "one"))
     path = tmp_path / "own_program.py"
     path.write_text(OWN)
     rows = asked("guards", "--json", str(path))
@@ -122,6 +123,7 @@ def test_guards_and_recompiles_of_the_own_front_end(tmp_path: Path) -> None:
     assert "about classes and functions" in text
     assert "__code__" not in text
     assert "__code__" in asked("guards", "--all", str(path))
+    monkeypatch.setenv("LAMINA_CACHE_DIR", str(tmp_path / "another"))  # the calls are stored in the first one
     found = {row["code"]: row for row in asked("recompiles", "--json", str(path))}
     assert found["LM1133"]["reason"] == "size 0 of x was 3 and is 4"
     assert found["LM1103"]["reason"] == "dtype of x was float32 and is float64"
