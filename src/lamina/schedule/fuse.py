@@ -31,6 +31,7 @@ from lamina.schedule.join_groups import Joiner
 from lamina.schedule.lifetimes import Lifetimes
 from lamina.schedule.masked_update import overwrite_results
 from lamina.schedule.narrow import narrow_temporaries
+from lamina.schedule.preserved import verify_same_stores
 from lamina.schedule.recompute import recompute
 from lamina.schedule.short_columns import short_columns
 from lamina.schedule.split import split_concats
@@ -65,6 +66,8 @@ def fuse(
     for name, step in STEPS:
         step(fusion)
         told(name, fusion.program)
+    in_place = {str(name) for d in fusion.decisions if d.kind == "in place" and d.taken for name in d.subject}
+    verify_same_stores(program, fusion.program, in_place)
     return Fused(fusion.program, _once(fusion.decisions))
 
 

@@ -32,6 +32,7 @@ from lamina.schedule.memo import Memo
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import order
 from lamina.schedule.plan_decisions import kernel_decisions, memory_decisions
+from lamina.schedule.preserved import verify_kernel, verify_same_stores
 from lamina.schedule.products import place_products
 from lamina.schedule.short_axes import unrolled
 from lamina.schedule.short_rows import joined_rows
@@ -53,6 +54,7 @@ def make_plan(
     program, cuts, memo = fused.program, list[Decision](), memo or Memo()
     if isinstance(target, GpuTarget):
         program, cuts = _shared_out(program, target, products, memo)
+        verify_same_stores(fused.program, program)
     made = {b.name for b in program.buffers} - {b.name for b in fused.program.buffers}
     approximate = isinstance(target, GpuTarget) and target.approximate
     table = _Kernels(program, target, lost_to_rounding(program, made) if approximate else frozenset(), memo)
@@ -124,7 +126,7 @@ class _Kernels:
         if isinstance(step, LibraryCall):
             return step
         names = tuple(nest.name for nest in step)
-        flat = self.memo.of("flat", step, lambda: _streams(_general(self.flat(step))))
+        flat = self.memo.of("flat", step, lambda: self.flat(step))
         if len(step) > 1:
             joined = len(step) == 2 and paired_axes(*flat.nests) is not None
             why = reasons.JOINED_BY_LAST if joined else reasons.INDEPENDENT
@@ -144,7 +146,11 @@ class _Kernels:
     def flat(self, step: tuple[Nest, ...]) -> Flat:
         """The nests as a kernel has them: flat and, for a CPU, without short innermost axes."""
         flat = flatten(step, self.buffers)
-        return flat if isinstance(self.target, GpuTarget) else joined_rows(unrolled(flat, self.target), self.target)
+        if not isinstance(self.target, GpuTarget):
+            flat = joined_rows(unrolled(flat, self.target), self.target)
+        flat = _streams(_general(flat))
+        verify_kernel(step, flat.nests, flat.buffers, flat.sizes)
+        return flat
 
     def kernel(self, step: tuple[Nest, ...], flat: Flat, approximate: bool, few: int | None) -> Kernel:
         sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))

@@ -1,0 +1,98 @@
+"""What scheduling preserves: how often a program adds to its buffers, and at how many places it sets those that last.
+
+A store runs once for each point of the axes that it varies over. Joined, narrowed, split, unrolled or flat, the loops
+around it may not change how many these are in all: an axis that is lost adds once what was to be added often, and one
+that is cut short leaves elements as they were. Neither breaks any other rule of the loop IR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lamina.errors import InvalidIR
+from lamina.ir.access import reads
+from lamina.ir.index import Atom, Div, Expr, Loaded, Mod, Size, as_expr, prod
+from lamina.ir.loops import LoopProgram, Nest, Origin, Step, Store, axes_of, axes_of_values
+
+__all__ = ["verify_kernel", "verify_same_stores"]
+
+
+@dataclass(slots=True)
+class _Points:
+    """Points at which stores run: those that add by their origin, those that set by their buffer."""
+
+    added: dict[Origin, Expr] = field(default_factory=dict)
+    targets: dict[Origin, set[str]] = field(default_factory=dict)
+    adds: dict[str, Expr] = field(default_factory=dict)
+    sets: dict[str, Expr] = field(default_factory=dict)
+
+
+def verify_same_stores(before: LoopProgram, after: LoopProgram, in_place: Collection[str] = ()) -> None:
+    """Raise ``InvalidIR`` where ``after``, made of ``before``, adds more or less often, or sets more or fewer places.
+
+    Stores that add are known by their origin, since their buffers may be renamed; those that set by their buffer, of
+    those that last. ``in_place`` are buffers of which a part is written where all of it was.
+    """
+    was, now = _points(before.steps), _points(after.steps)
+    used = {b.name for b in after.buffers if b.kind != "temp"}.union(*map(reads, after.steps)) if was.added else set()
+    for origin in was.added.keys() | now.added.keys():
+        if origin not in now.added and used.isdisjoint(was.targets[origin]):
+            continue  # what is added is not read
+        _same(before.name, f"the stores of {', '.join(origin)} add", was.added.get(origin), now.added.get(origin))
+    lasting = {b.name for b in before.buffers if b.kind != "temp"} & {b.name for b in after.buffers}
+    for name in sorted((lasting & was.sets.keys()) - {*in_place}):
+        _same(before.name, f"stores set {name}", was.sets[name], now.sets.get(name))
+
+
+def verify_kernel(nests: Sequence[Nest], flat: Sequence[Nest], buffers: Sequence[str], sizes: Sequence[Expr]) -> None:
+    """Raise ``InvalidIR`` where the ``flat`` nests of a kernel do not store as often as the ``nests`` they stand for.
+
+    ``buffers[k]`` is called ``b<k>`` in them, and ``sizes[k]`` is ``s<k>``.
+    """
+    was, now = _points(nests), _points(flat)
+    names = {f"s{k}": size for k, size in enumerate(sizes)}
+    for how, before, after in (("add to", was.adds, now.adds), ("set", was.sets, now.sets)):
+        found = {buffers[int(name[1:])]: _named(points, names) for name, points in after.items()}
+        for name in before.keys() | found.keys():
+            _same(nests[0].name, f"stores {how} {name}", before.get(name), found.get(name))
+
+
+def _points(steps: Iterable[Step]) -> _Points:
+    result = _Points()
+    for step in steps:
+        if not isinstance(step, Nest):
+            continue
+        stores = [e for e in step.body if isinstance(e, Store)]
+        varies = axes_of_values(step) if any(e.mode != "set" or _gathers(e) for e in stores) else {}
+        for eqn in stores:
+            # What a store that sets stores varies over no more axes than its place.
+            along = axes_of(eqn, varies) if varies else {name for e in eqn.index for name in e.axes()}
+            points = prod(a.extent for a in step.axes if a.name in along)
+            if eqn.mode == "set":
+                result.sets[eqn.buffer] = result.sets.get(eqn.buffer, as_expr(0)) + points
+                continue
+            result.adds[eqn.buffer] = result.adds.get(eqn.buffer, as_expr(0)) + points
+            result.added[eqn.origin] = result.added.get(eqn.origin, as_expr(0)) + points
+            result.targets.setdefault(eqn.origin, set()).add(eqn.buffer)
+    return result
+
+
+def _gathers(store: Store) -> bool:
+    """Whether the place of a store is computed, so that it runs along the axes of values."""
+    return any(isinstance(a, Loaded) for e in store.index if e.terms for a in e.atoms())
+
+
+def _named(points: Expr, names: Mapping[str, Expr]) -> Expr:
+    mapping: dict[Atom, Expr | int] = {a: names[a.name] for a in points.atoms() if isinstance(a, Size)}
+    return points.substitute(mapping) if mapping else points
+
+
+def _same(where: str, what: str, before: Expr | None, after: Expr | None) -> None:
+    """Fail where two numbers of points certainly differ."""
+    if before == after:
+        return
+    gap = (as_expr(0) if before is None else before) - (as_expr(0) if after is None else after)
+    if gap == 0 or any(isinstance(a, Div | Mod) for a in gap.atoms()):
+        return
+    raise InvalidIR(f"{where}: {what} at {before or 'no'} points before scheduling and at {after or 'no'} after it")
