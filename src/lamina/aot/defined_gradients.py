@@ -22,6 +22,7 @@ from lamina.aot.eager_history import Again
 from lamina.aot.engine.torch_private import saved_and_changed, saved_tensors
 from lamina.aot.torch_private import graph_is_kept, never_captured
 from lamina.aot.undefined_gradients import without_undefined, without_unread
+from lamina.base.symbolic.torch_private import AskedTooLate, answers_settled
 
 __all__ = ["DefinedGradients"]
 
@@ -169,7 +170,7 @@ class DefinedGradients:
         def without(undefined: tuple[int, ...]) -> tuple[Boxed | None, list[int]]:
             with lock:
                 if undefined not in made:
-                    graph = without_undefined(backward, tangents, [tangents[k] for k in undefined])
+                    graph = _settled_without(backward, tangents, [tangents[k] for k in undefined])
                     if graph is None:
                         made[undefined] = None, []
                         return made[undefined]
@@ -192,3 +193,11 @@ class DefinedGradients:
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
+
+
+def _settled_without(backward: GraphModule, tangents: Sequence[str], undefined: list[str]) -> GraphModule | None:
+    """``without_undefined`` that holds for all sizes that ``backward`` is for; None where that is not known."""
+    values = [node.meta.get("val") for node in backward.graph.find_nodes(op="placeholder")]
+    with contextlib.suppress(AskedTooLate), answers_settled(values):
+        return without_undefined(backward, tangents, undefined)
+    return None

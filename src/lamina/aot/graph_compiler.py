@@ -33,6 +33,7 @@ from lamina.base.decision import Decision
 from lamina.base.graph_pair import pair_graphs
 from lamina.base.recovery import recover
 from lamina.base.retryable import set_retryable_unless_told
+from lamina.base.symbolic.torch_private import answers_settled
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.errors import LaminaError
 from lamina.ops import overloads
@@ -145,7 +146,8 @@ class GraphCompiler:
     def _compiled_region(self, region: Region) -> Callable[..., Any]:
         """The region compiled, or run as ATen calls where something of ours fails in it."""
         try:
-            return _boxed(self.stages.compile_region(region))
+            with answers_settled(region.example_inputs):
+                return _boxed(self.stages.compile_region(region))
         except Exception as error:
             self.without(error, region.kind, region.name)
         return self.as_aten(region.gm)

@@ -8,6 +8,7 @@ from torch import nn
 from torch.fx import Interpreter
 
 from lamina import compile as lamina_compile
+from lamina.aot.graph_compiler import GraphCompiler
 from lamina.base.torch_private import storage_of
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.sharing.form import Form
@@ -242,3 +243,53 @@ def test_random_programs_with_sizes_that_vary_do_what_eager_does(machine: str) -
 def test_thousands_of_random_programs_with_sizes_that_vary() -> None:
     outcomes = (difference(seed, MACHINES["machine"]) for seed in range(SEEDS, 4000))
     assert [outcome.text for outcome in outcomes if outcome.told] == []
+
+
+@pytest.mark.parametrize("capture", ["own", "dynamo"])
+def test_backwards_that_are_compiled_later_hold_for_calls_in_progress(capture: str, monkeypatch) -> None:
+    """A backward that asks for the sizes when it is first needed, and is right only for those of the answer."""
+    compiled_region = GraphCompiler._compiled_region
+    asked, calls_made = [], []
+
+    def asking(self, region):
+        sizes = [n for v in region.example_inputs if isinstance(v, torch.Tensor) for n in v.shape]
+        if not calls_made or not any(isinstance(n, torch.SymInt) for n in sizes):
+            return compiled_region(self, region)
+        stages = self.stages
+
+        class Asking:
+            def compile_region(self, region):
+                few = all(n < 7 for n in sizes if isinstance(n, torch.SymInt))
+                asked.append(few)
+                found = stages.compile_region(region)
+
+                def run(args):
+                    right = all(a.shape[0] < 7 for a in args if isinstance(a, torch.Tensor)) == few
+                    return [r if right or r is None else r * 0 for r in found(args)]
+
+                return run
+
+        self.stages = Asking()
+        try:
+            return compiled_region(self, region)
+        finally:
+            self.stages = stages
+
+    monkeypatch.setattr(GraphCompiler, "_compiled_region", asking)
+
+    def both(x):
+        return x.sin() * 2, x.exp().sum(1)
+
+    compiled = lamina_compile(
+        both,
+        options={"capture": capture},
+    )
+    given = [torch.randn(n, 3, requires_grad=True) for n in (4, 5, 6, 9, 12)]
+    found, wanted = [compiled(x) for x in given], [both(x) for x in given]
+    calls_made.append(True)
+    for place in (1, 0):
+        for x, ours, eagers in zip(given, found, wanted, strict=True):
+            (one,) = torch.autograd.grad(ours[place].sum(), x, retain_graph=True)
+            (other,) = torch.autograd.grad(eagers[place].sum(), x, retain_graph=True)
+            torch.testing.assert_close(one, other)
+    assert not asked

@@ -27,10 +27,12 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.functions import FloorDiv, IntTrueDiv
 
 __all__ = [
+    "AskedTooLate",
     "DataDependentGuard",
     "LaterGuards",
     "QuestionsLimit",
     "SizesTakeTooLong",
+    "answers_settled",
     "contiguous",
     "depends_on_data",
     "from_arguments",
@@ -130,6 +132,37 @@ def _watch_questions() -> None:
 
 
 _watch_questions()
+
+
+class AskedTooLate(RuntimeError):
+    """A question about symbolic sizes of a program whose guards are settled: no call would check the answer."""
+
+
+def _refuse(question: Any, answer: Any) -> None:
+    raise AskedTooLate(f"{question} was to be {answer}, after the guards were settled")
+
+
+@contextlib.contextmanager
+def answers_settled(values: Sequence[Any]) -> Iterator[None]:
+    """Inside, a question about sizes of the fake tensors and numbers ``values`` that no guard tells is refused.
+
+    So it is where their program is in use: torch would answer for the sizes that it was traced with, and guard nothing.
+    Before, nothing is refused. Raises ``AskedTooLate``.
+    """
+    found = (v.node.shape_env if isinstance(v, torch.SymInt) else _env_of(v) for v in values)
+    env = next((env for env in found if env is not None), None)
+    if env is None or not env.frozen or "_check_frozen" in vars(env):
+        yield
+        return
+    env._check_frozen = _refuse
+    try:
+        yield
+    finally:
+        del env._check_frozen
+
+
+def _env_of(value: Any) -> Any:
+    return value.fake_mode.shape_env if isinstance(value, FakeTensor) else None
 
 
 class LaterGuards:

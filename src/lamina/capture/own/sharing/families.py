@@ -102,5 +102,5 @@ def _bound(form: Form, segment: Segment, numbers: tuple[int, ...]) -> Bound | No
     values = form.values(numbers)
     with contextlib.suppress(Exception):
         if values is not None and form.does_the_same(segment, values):
-            return Bound(form, values, segment.graph)
+            return Bound(form, values)
     return None

@@ -115,9 +115,10 @@ class Form:
             Examples(self.gm).run(*self.given, *self.fakes)
 
     def compile(self, backend: Backend) -> None:
-        """Have the graph compiled."""
+        """Have the graph compiled; backwards that are compiled later may rest on nothing more than it does."""
         with self.open(), compiling(self.symbols.mode):
             self.run = backend(self.gm, [*self.given, *self.fakes])
+        self.symbols.settle()
 
     def fixed(self) -> set[int]:
         """Positions of integers that were to be inputs and that the graph does not work without knowing."""
@@ -172,18 +173,11 @@ def _looks(gm: GraphModule) -> list[tuple[Any, tuple[Any, ...], int]]:
 
 @dataclass(slots=True)
 class Bound:
-    """A ``form`` with the integers of one ``graph``."""
+    """A ``form`` with the integers of one graph."""
 
     form: Form
     values: tuple[int, ...]
-    graph: Graph
-    asked: int = -1
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        form = self.form
-        if self.asked != form.symbols.asked:  # a backward that was compiled since may rest on more
-            if not form.symbols.hold(self.values):
-                return GraphModule(torch.nn.Module(), self.graph)(*inputs)
-            self.asked = form.symbols.asked
-        assert form.run is not None
-        return form.run(*self.values, *inputs)
+        assert self.form.run is not None
+        return self.form.run(*self.values, *inputs)

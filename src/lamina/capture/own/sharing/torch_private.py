@@ -54,10 +54,9 @@ class Symbols:
             return False
         return all(guard.expr.xreplace(known) is sympy.true for guard in self.env.guards)
 
-    @property
-    def asked(self) -> int:
-        """How many questions about symbols were asked so far."""
-        return len(self.env.guards)
+    def settle(self) -> None:
+        """Nothing more may be found out about the symbols: from now on ``hold`` decides which calls there are."""
+        self.env.freeze()
 
     def fixed(self) -> list[int]:
         """The positions of symbols that are found to be one number."""
