@@ -234,6 +234,24 @@ def test_kernel_that_cannot_be_written_falls_back_alone(monkeypatch: pytest.Monk
     assert "not today" in decision.reason
 
 
+def test_kernels_equation_by_equation_read_at_loaded_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    emit = cuda_region.emit
+
+    def fails(kernel: Any, target: Any) -> Any:
+        if "index_select" in kernel.name:
+            raise ValueError("not today")
+        return emit(kernel, target)
+
+    monkeypatch.setattr(cuda_region, "emit", fails)
+    monkeypatch.setattr("lamina.backends.caches._warned", set())
+    function = lambda x, p: F.gelu((x.index_select(0, p) * 2.0 + x[:16]) @ x[:16].t())  # noqa: E731
+    x, places = randn(64, 1000), torch.randint(64, (16,), device="cuda")
+    compiled = lamina.compile(function)
+    with pytest.warns(UserWarning, match="lamina runs kernels equation by equation"):
+        result = compiled(x, places)
+    torch.testing.assert_close(result, function(x, places), rtol=1e-3, atol=1e-3)
+
+
 def test_region_without_kernels_runs_as_aten_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(kernel: Any, target: Any) -> Any:
         raise ValueError("not today")

@@ -293,7 +293,6 @@ def _interpreted(kernel: Kernel) -> Callable[[Sequence[torch.Tensor], Sequence[i
             stored = [flats[int(name[1:])].device for name in writes(nest)]
             device = stored[0] if stored else flats[0].device
             there = {f"b{k}": t.to(device) if t.numel() == 1 else t for k, t in enumerate(flats)}
-            with torch.device(device):
-                run_nest(nest, there, named)
+            run_nest(nest, there, named)
 
     return run

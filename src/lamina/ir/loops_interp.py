@@ -105,16 +105,30 @@ def _run_nest(nest: Nest, tensors: Mapping[str, torch.Tensor], sizes: Mapping[st
     if 0 in extents and not any(isinstance(e, Reduce) for e in nest.body):
         return
     env: dict[str, Any] = dict(sizes)
+    device = _device_of(nest, tensors)
     for position, axis in enumerate(nest.axes):
         shape = [1] * len(extents)
         shape[position] = extents[position]
-        env[axis.name] = torch.arange(extents[position]).reshape(shape)
-    _Runner(nest, extents, env, tensors).run()
+        env[axis.name] = torch.arange(extents[position], device=device).reshape(shape)
+    _Runner(nest, extents, env, tensors, device).run()
+
+
+def _device_of(nest: Nest, tensors: Mapping[str, torch.Tensor]) -> torch.device:
+    """Where the nest runs: where it writes, else where it reads."""
+    accessed = [e.buffer for kind in (Store, Load) for e in nest.body if isinstance(e, kind)]
+    return next((tensors[name].device for name in accessed), torch.device("cpu"))
 
 
 class _Runner:
-    def __init__(self, nest: Nest, extents: list[int], env: dict[str, Any], tensors: Mapping[str, torch.Tensor]):
-        self.extents, self.env, self.tensors = extents, env, tensors
+    def __init__(
+        self,
+        nest: Nest,
+        extents: list[int],
+        env: dict[str, Any],
+        tensors: Mapping[str, torch.Tensor],
+        device: torch.device,
+    ) -> None:
+        self.extents, self.env, self.tensors, self.device = extents, env, tensors, device
         self.nest = nest
         self.dims = {axis.name: i for i, axis in enumerate(nest.axes)}
 
@@ -124,14 +138,14 @@ class _Runner:
 
     def index(self, expr: Expr) -> torch.Tensor:
         value = expr.evaluate(self.env)
-        return torch.as_tensor(value, dtype=torch.int64)
+        return torch.as_tensor(value, dtype=torch.int64, device=self.device)
 
     def step(self, eqn: Equation) -> None:
         env = self.env
         if isinstance(eqn, Load):
             env[eqn.out] = self.load(eqn)
         elif isinstance(eqn, Constant):
-            env[eqn.out] = torch.tensor(eqn.value, dtype=torch_dtype(eqn.dtype))
+            env[eqn.out] = torch.tensor(eqn.value, dtype=torch_dtype(eqn.dtype), device=self.device)
         elif isinstance(eqn, Index):
             env[eqn.out] = self.index(eqn.expr).to(torch_dtype(eqn.dtype))
         elif isinstance(eqn, Compute):
@@ -158,10 +172,10 @@ class _Runner:
             return source[tuple(index)] if index else source
         mask = self.env[eqn.mask]
         if source.numel() == 0:
-            return torch.full(mask.shape, eqn.fill, dtype=source.dtype)
+            return torch.full(mask.shape, eqn.fill, dtype=source.dtype, device=self.device)
         index = [torch.where(mask, e, torch.zeros_like(e)) for e in index]
         value = source[tuple(index)] if index else source
-        return torch.where(mask, value, torch.tensor(eqn.fill, dtype=source.dtype))
+        return torch.where(mask, value, torch.tensor(eqn.fill, dtype=source.dtype, device=self.device))
 
     def spread(self, value: torch.Tensor, axes: Sequence[str]) -> torch.Tensor:
         """The value with its full extent along ``axes``."""
@@ -188,7 +202,7 @@ class _Runner:
 
     def store(self, eqn: Store) -> None:
         target = self.tensors[eqn.buffer]
-        value = torch.as_tensor(self.env[eqn.value]).to(target.dtype)
+        value = torch.as_tensor(self.env[eqn.value], device=self.device).to(target.dtype)
         if value.untyped_storage().data_ptr() == target.untyped_storage().data_ptr():
             value = value.clone()  # a load that nothing was computed from
         index = [self.index(e) for e in eqn.index]

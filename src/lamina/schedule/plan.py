@@ -34,7 +34,7 @@ from lamina.schedule.order import order
 from lamina.schedule.plan_decisions import kernel_decisions, memory_decisions
 from lamina.schedule.preserved import verify_kernel, verify_same_stores
 from lamina.schedule.products import place_products
-from lamina.schedule.short_axes import unrolled
+from lamina.schedule.short_axes import unrolled, unrolled_in_common
 from lamina.schedule.short_rows import joined_rows
 from lamina.schedule.simplify import rename
 from lamina.schedule.target import Target
@@ -144,9 +144,11 @@ class _Kernels:
         return KernelCall(names[0], kernel.name, flat.buffers, flat.sizes, stored, step)
 
     def flat(self, step: tuple[Nest, ...]) -> Flat:
-        """The nests as a kernel has them: flat and, for a CPU, without short innermost axes."""
+        """The nests as a kernel has them: flat, and without short innermost axes."""
         flat = flatten(step, self.buffers)
-        if not isinstance(self.target, GpuTarget):
+        if isinstance(self.target, GpuTarget):
+            flat = unrolled_in_common(flat)
+        else:
             flat = joined_rows(unrolled(flat, self.target), self.target)
         flat = _streams(_general(flat))
         verify_kernel(step, flat.nests, flat.buffers, flat.sizes)

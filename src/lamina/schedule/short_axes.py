@@ -1,7 +1,10 @@
-"""Short innermost axes of kernels for CPUs are unrolled: each point of the loop around them does all their work.
+"""Short innermost axes are unrolled: each point of the loop around them does all their work.
 
-Two, three or four elements fill no vector. The parts of a stack, the corners of a box, the pixels that are shuffled out
-of channels: unrolled, the loop outside of them runs in vectors, whose elements take turns in memory.
+On a CPU two, three or four elements fill no vector. The parts of a stack, the corners of a box, the pixels that are
+shuffled out of channels: unrolled, the loop outside of them runs in vectors, whose elements take turns in memory.
+
+On a GPU the elements of a row are neighbours in memory and belong to neighbouring threads. Only what many rows have in
+common is read by each row alone: the coordinates of points of which the distances of all pairs are computed.
 """
 
 from __future__ import annotations
@@ -9,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lamina.ir.index import Axis
-from lamina.ir.loops import Compute, Equation, Nest, Reduce, Scan, Store, axes_of_values
+from lamina.ir.index import Axis, prod
+from lamina.ir.loops import Compute, Equation, Load, Nest, Reduce, Scan, Store, axes_of_values
 from lamina.ir.plan import furthest
+from lamina.schedule.buffer_facts import estimate
 from lamina.schedule.coarsening import coarsen
 from lamina.schedule.cpu_cost import CostModel
 from lamina.schedule.cpu_space import choose
@@ -19,7 +23,7 @@ from lamina.schedule.flatten import Flat, alone
 from lamina.schedule.simplify import rename, simplify
 from lamina.schedule.target import Target
 
-__all__ = ["unrolled"]
+__all__ = ["unrolled", "unrolled_in_common"]
 
 _LONGEST = 4
 """Points of an axis that is unrolled at most without a question: vectors whose elements take as many turns are fast."""
@@ -29,6 +33,38 @@ _EQUATIONS = 160
 """Equations of an unrolled body at most: the text, and the time to compile it, grow with each. Not measured."""
 _SURE = 1.2
 """How many times as long the loops must be expected to take as they are for a longer axis to be unrolled."""
+
+
+_LONGEST_IN_COMMON, _SHARED = 8, 8
+"""Points of an axis that is unrolled on a GPU, and rows that have each of its operands in common, at least."""
+
+
+def unrolled_in_common(flat: Flat) -> Flat:
+    """The nests, each without its innermost axis where that is short, reduced, and all read along it is read by many
+    rows (H200, the largest of three differences of 4096 x 4096 points in bfloat16: 57 us in rows).
+    """
+    nests = tuple(_unrolled_in_common(nest) for nest in flat.nests)
+    return flat if nests == flat.nests else replace(flat, nests=nests)
+
+
+def _unrolled_in_common(nest: Nest) -> Nest:
+    if len(nest.axes) < 2 or any(isinstance(e, Scan) for e in nest.body):
+        return nest
+    *outer, axis = nest.axes
+    count = axis.extent.const if axis.extent.is_int else 0
+    if not 2 <= count <= _LONGEST_IN_COMMON or len(nest.body) * count > _EQUATIONS:
+        return nest
+    if not any(isinstance(e, Reduce) and axis.name in e.axes for e in nest.body):
+        return nest
+    rows, values = estimate(prod(a.extent for a in outer)), axes_of_values(nest)
+    for eqn in nest.body:
+        if isinstance(eqn, Store) and axis.name in eqn.index[0].axes():
+            return nest
+        if isinstance(eqn, Load) and axis.name in values[eqn.out]:
+            own = estimate(prod(a.extent for a in outer if a.name in values[eqn.out]))
+            if own * _SHARED > rows:
+                return nest
+    return _without_axis(nest, axis) or nest
 
 
 def unrolled(flat: Flat, target: Target) -> Flat:

@@ -85,11 +85,14 @@ class TileLoops:
         facts, text = self.facts, self.text
         line, size, peel = facts.lines[k], facts.blocks[k].size, facts.schedule.peel
         extent, stages = size_text(facts.extents[k]), self._stages
+        wide = facts.wide[k]  # what is carried from one turn to the next keeps its type, whatever the origin's is
+        points = f"tl.arange(0, {size}){facts.slots(k)}" + (".to(tl.int64)" if wide else "")
         text.add(f"{line}_origin = {facts.text(origin)}")
-        text.add(f"{line}_head = tl.minimum(({peel} - {line}_origin % {peel}) % {peel}, {extent})")
+        head = f"tl.minimum(({peel} - {line}_origin % {peel}) % {peel}, {extent})"
+        text.add(f"{line}_head = {head}.to(tl.int{64 if wide else 32})")
         text.add(f"{line}_body = tl.multiple_of(({extent} - {line}_head) // {peel} * {peel}, {peel})")
         text.add(f"{line}_start = tl.multiple_of({line}_origin + {line}_head, {peel})")
-        text.add(f"{line}_own = tl.arange(0, {size}){facts.slots(k)}")
+        text.add(f"{line}_own = {points}")
         tail = f"{line}_head + {line}_body + {line}_own - {peel}"
         text.add(f"{line} = tl.where({line}_own < {peel}, {line}_own, {tail})")
         ends = f"tl.where({line}_own < {peel}, {line}_own < {line}_head, {line} < {extent})"
@@ -100,7 +103,7 @@ class TileLoops:
             text.add(f"{line}_at = ({line}_body - 1) // {size} * {size} - {line}_back")
         else:
             text.open(f"for {line}_at in tl.range(0, {line}_body, {size}{stages}):")
-        text.add(f"{line}_own = {line}_at + tl.arange(0, {size}){facts.slots(k)}")
+        text.add(f"{line}_own = {line}_at + {points}")
         text.add(f"{line} = {line}_head + {line}_own")
         text.add(f"{line}_in = {line}_own < {line}_body")
         with self.memory.aligned(k, origin):
