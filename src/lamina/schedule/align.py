@@ -8,7 +8,7 @@ from math import gcd
 
 from lamina.ir.index import Atom, Axis, Div, Expr, Loaded, Mod, as_expr, prod
 
-__all__ = ["Alignment", "align", "bare_axis", "disjoint", "radix"]
+__all__ = ["Alignment", "align", "bare_axis", "disjoint", "radix", "rolled"]
 
 IndexPair = tuple[tuple[Expr, ...], tuple[Expr, ...]]
 
@@ -30,6 +30,31 @@ def bare_axis(expr: Expr) -> Axis | None:
         if coef == 1 and len(mono) == 1 and isinstance(mono[0], Axis):
             return mono[0]
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """``(places + shift) % extent``: the row-major number of axes of so many points, and what varies over none."""
+
+    places: Expr
+    shift: Expr
+    extent: Expr
+
+
+def rolled(expr: Expr) -> Rolled | None:
+    """The parts of an expression that goes once around an end, and of no other."""
+    if expr.const or len(expr.terms) != 1:
+        return None
+    ((mono, factor),) = expr.terms
+    if factor != 1 or len(mono) != 1 or not isinstance(mono[0], Mod):
+        return None
+    shift = as_expr(mono[0].num.const)
+    for atoms, times in mono[0].num.terms:
+        term = prod(as_expr(a) for a in atoms) * times
+        shift = shift if term.axes() else shift + term
+    places, extent = mono[0].num - shift, mono[0].den
+    parts = radix(places)
+    return Rolled(places, shift, extent) if parts and prod(a.extent for a in parts) == extent else None
 
 
 def disjoint(left: Sequence[Expr], right: Sequence[Expr]) -> bool:
@@ -195,9 +220,18 @@ def _unify(binder: _Binder, left: tuple[Expr, ...], right: tuple[Expr, ...]) -> 
         elif (same := _same_map(e, f)) is not None:
             if not binder.bind((same[0],), (same[1],)):
                 return False
-        elif not _step_by_step(binder, e, f):
+        elif not (_rolled_alike(binder, e, f) or _step_by_step(binder, e, f)):
             return False
     return _close(binder, unravel_right, flip=False) and _close(binder, unravel_left, flip=True)
+
+
+def _rolled_alike(binder: _Binder, left: Expr, right: Expr) -> bool:
+    """Bind the axes of two places that go around one end by one shift."""
+    mine, theirs = rolled(left), rolled(right)
+    if mine is None or theirs is None or (mine.shift, mine.extent) != (theirs.shift, theirs.extent):
+        return False
+    one, other = radix(mine.places), radix(theirs.places)
+    return one is not None and other is not None and 1 in (len(one), len(other)) and binder.bind(one, other)
 
 
 def _step_by_step(binder: _Binder, left: Expr, right: Expr) -> bool:

@@ -43,8 +43,8 @@ _DIVIDED_POINTS, _DIVIDED = 1024, 4
 """Points of a tile whose places are quotients and remainders, and of them for each thread, in 16 bits of two axes twice
 as many: each point takes divisions (H100, 192 x 257 x 14 x 15 in bfloat16: 59.7 us with 2048 points and 16 a thread,
 52.0 with 1024 and eight, 38.0 with four; 192 x 53970: 35.8, 32.1 with eight; 1024 x 72 x 73 in float32: 50.8 with
-eight, 43.4 with four). Where all accesses are wide each thread takes one (H200, windows of a rolled 32 x 56 x 56 x 192 in
-bfloat16: 27.0 us with four, 22.8 with eight; back again 28.1 and 22.8).
+eight, 43.4 with four). Where all accesses are wide each thread takes one (H200, windows of a rolled image of
+32 x 56 x 56 x 192 in bfloat16: 27.0 us with four, 22.8 with eight; back again 28.1 and 22.8).
 """
 _SMALLEST, _LARGEST = 128, 2048
 """Points of the smallest elementwise tile, and of one that is not made smaller."""
@@ -205,6 +205,8 @@ class _Chooser(Reductions):
             return GpuSchedule("pointwise", (block,), warps=warps_for(points, each), approximate=self.approximate)
         run = self.run()
         rest = [a for a in self.names if a not in run]
+        if rest and total >= MANY_POINTS and self.apart_in_common(run, rest[-1]):
+            return self.rows_in_common(run, rest)
         width = self.size(run)
         across = min(power(width), points)
         aligned = width % 8 == 0 or not self.known(run)
@@ -214,23 +216,30 @@ class _Chooser(Reductions):
             high = max(1, points // across) if rest else 1
             points = across * high
             blocks = [*self.lines(rest, high), Block(run, across, "grid")]
-        elif across * 4 <= width * 5 and (width >= 64 or len(self.names) > 1) and (aligned or self.in_rows(run, total)):
+        elif across * 4 <= width * 5 and (width >= 64 or len(self.names) > 1) and aligned:
             high = max(1, points // across)
-            if self.in_rows(run, total):
-                # A wide access of each thread of four warps, or of a quarter of them where what lies apart is held.
-                apart = not self.few_terms(run)
-                across = min(across, (512 if apart else 2048) // self.bytes())
-                high = min(2 * ROWS_IN_COMMON, power(self.size(rest))) if apart else ROWS_IN_COMMON
-                points, each = across * high, 16 // self.bytes() * (2 if apart else high)
+            if self.few_terms(run) and total >= MANY_POINTS:
+                across = min(across, 2048 // self.bytes())  # a wide access of each thread of four warps
+                high = ROWS_IN_COMMON
+                points, each = across * high, 16 // self.bytes() * high
             blocks = [Block(tuple(rest), high, "grid"), Block(run, across, "grid")]
         else:
             points, each = self.divided(points, each)
             blocks = [Block(tuple(self.names), points, "grid")]
         return GpuSchedule("pointwise", tuple(blocks), warps=warps_for(points, each), approximate=self.approximate)
 
-    def in_rows(self, run: tuple[str, ...], total: int) -> bool:
-        """Whether rows along ``run`` are worked on together for what they have in common."""
-        return total >= MANY_POINTS and (self.few_terms(run) or self.apart_in_common(run))
+    def rows_in_common(self, run: tuple[str, ...], rest: list[str]) -> GpuSchedule:
+        """Tiles of eight rows: each thread takes two wide accesses, and reads what its rows have in common once."""
+        *outer, row = rest
+        across = even_tile(self.size(run), 512 // self.bytes())
+        high = min(2 * ROWS_IN_COMMON, power(self.size((row,))))
+        blocks = (
+            *((Block(tuple(outer), 1, "grid"),) if outer else ()),
+            Block((row,), high, "grid"),
+            Block(run, across, "grid"),
+        )
+        warps = warps_for(across * high, 32 // self.bytes())
+        return GpuSchedule("pointwise", blocks, warps=warps, approximate=self.approximate)
 
     def divided(self, points: int, each: int) -> tuple[int, int]:
         """At most so many points of a tile whose places are quotients and remainders, and for each thread."""

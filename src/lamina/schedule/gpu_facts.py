@@ -72,8 +72,8 @@ MANY_SUMS = 6
 _IN_COMMON = 6
 """Operands that neighbouring rows have in common from which on rows are taken together."""
 _APART_IN_COMMON = 2
-"""Of them such that lie apart, which no wide access reads (H200, box IoU of 4096 x 4096 in bfloat16, four numbers of each
-box: rows one by one 137 us, four or eight together 24; float32 140, eight 47).
+"""Of them such that lie apart, which no wide access reads (H200, box IoU of 4096 x 4096 in bfloat16, four numbers of
+each box: rows one by one 137 us, four or eight together 24; float32 140, eight 47).
 """
 ROWS_IN_COMMON = 4
 """Rows of such programs: a thread reads what they have in common once."""
@@ -360,13 +360,12 @@ class NestFacts:
         factors = sum(bool(axes) and not axes & set(run) for axes in loads)
         return factors >= _IN_COMMON and self.in_common(frozenset(run))
 
-    def apart_in_common(self, run: tuple[str, ...]) -> bool:
-        """Whether rows along ``run`` have operands in common whose elements lie apart: a thread asks for each by itself."""
+    def apart_in_common(self, run: tuple[str, ...], row: str) -> bool:
+        """Whether rows along ``run`` have operands in common whose elements lie apart: each is asked for by itself."""
         found = 0
         for eqn in self.nest.body:
-            if isinstance(eqn, Load) and self.values[eqn.out] and self.values[eqn.out] <= set(run):
-                (expr,) = eqn.index
-                found += not any(expr.coefficient(self.axis[a]) in (1, -1) for a in run)
+            if isinstance(eqn, Load) and row not in self.values[eqn.out] and self.values[eqn.out] & set(run):
+                found += not any(eqn.index[0].coefficient(self.axis[a]) in (1, -1) for a in run)
         return found >= _APART_IN_COMMON
 
     def whole_accesses(self) -> bool:

@@ -22,6 +22,7 @@ from lamina.schedule.fold_predicates import without_known_predicates
 from lamina.schedule.group import Group, StepFacts, illegal, join, splits_scan
 from lamina.schedule.lifetimes import Lifetimes
 from lamina.schedule.loop_reversal import read_from_their_ends, reversed_loops
+from lamina.schedule.rolled_loops import rolled_to_match
 from lamina.schedule.window_coarsening import sliding_axes
 from lamina.schedule.windows import FEW_PLACES, places
 
@@ -53,7 +54,8 @@ class Joiner:
         """The joined group, with a loop coarsened or turned around where that is needed, or why there is none."""
         result = self._aligned(first, second)
         if isinstance(result, Reason):
-            return self._coarsened(first, second) or self._with_reversed_loop(first, second) or result
+            other = self._coarsened(first, second) or self._with_reversed_loop(first, second)
+            return other or self._with_rolled_loop(first, second) or result
         return result
 
     def _aligned(self, first: Group, second: Group) -> Group | Reason:
@@ -228,6 +230,24 @@ class Joiner:
             return None
         result = self._aligned(replace(first, nest=nest, facts=StepFacts.of(nest)), second)
         return result if isinstance(result, Group) else None
+
+    def _with_rolled_loop(self, first: Group, second: Group) -> Group | None:
+        """The joined group on a GPU, one loop going around its end as the other's does over what the first writes.
+
+        Not on a CPU, whose caches hold what lies between: layer norm, roll and windows of 8 x 56 x 56 x 96 take 1.2
+        times as long joined, of 32 images as long as apart.
+        """
+        if first.nest is None or second.nest is None or not any(map(self.buffers.on_gpu, first.writes & second.reads)):
+            return None
+        for nest in rolled_to_match(first.nest, second.nest, self.buffers.buffers):
+            result = self._aligned(replace(first, nest=nest, facts=StepFacts.of(nest)), second)
+            if isinstance(result, Group):
+                return result
+        for nest in rolled_to_match(second.nest, first.nest, self.buffers.buffers):
+            result = self._aligned(first, replace(second, nest=nest, facts=StepFacts.of(nest)))
+            if isinstance(result, Group):
+                return result
+        return None
 
     def _shares_reads(self, nest: Nest) -> bool:
         """Whether the nest reads windows on a GPU of which neighbours that share a point read less."""

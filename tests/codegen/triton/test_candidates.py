@@ -33,6 +33,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "groups": (lambda x: x / x.unflatten(-1, (-1, 8)).abs().amax(-1).repeat_interleave(8, -1), (torch.randn(9, 64),)),
     "scan": (lambda x: x.cumsum(-1), (torch.randn(7, 300),)),
     "scan beside": (lambda x: x.cumsum(0), (torch.randn(100, 20),)),
+    "rolled rows": (lambda x: torch.lerp(torch.roll(x.softmax(-1), 2, 0), x, 0.25), (torch.randn(9, 33),)),
+    "distances": (lambda x, y: (x[:, None] - y[None]).abs().amax(-1), (torch.randn(40, 3), torch.randn(70, 3))),
     "gather": (lambda i, t: F.embedding(i, t), (torch.randint(50, (40,)), torch.randn(50, 24))),
 }
 MOST = 5

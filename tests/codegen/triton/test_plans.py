@@ -16,7 +16,7 @@ from lamina.base.dtypes import torch_dtype
 from lamina.codegen.triton.emit import emit
 from lamina.ir.index import Axis, as_expr
 from lamina.ir.loops import Buffer, BufferView, Compute, Constant, LibraryCall, Load, LoopProgram, Nest, Store
-from lamina.ir.plan import KernelCall, Plan
+from lamina.ir.plan import GpuSchedule, KernelCall, Plan
 from lamina.ir.plan_print import print_plan, read_plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.lower.to_loops import lower
@@ -350,3 +350,43 @@ def test_what_is_gathered_for_one_pass_is_kept_for_the_next(interpreter: Interpr
     exact = gathered_twice(args[0].double(), args[1])
     (ours,) = run(plan, interpreter, args)
     assert not judge(ours, gathered_twice(*args), exact)
+
+
+def overlap(a: Tensor, b: Tensor) -> Tensor:
+    low, high = torch.max(a[:, None, :2], b[None, :, :2]), torch.min(a[:, None, 2:], b[None, :, 2:])
+    sides = (high - low).clamp(min=0)
+    return sides[..., 0] * sides[..., 1]
+
+
+def distances(a: Tensor, b: Tensor) -> Tensor:
+    return (a[:, None] - b[None]).square().sum(-1).sqrt()
+
+
+@pytest.mark.parametrize("function", [overlap, distances])
+@pytest.mark.parametrize(("rows", "columns"), [(3, 256), (37, 261), (16, 100), (40, 250)])
+def test_rows_with_operands_in_common_that_lie_apart(
+    interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], rows: int, columns: int
+) -> None:
+    monkeypatch.setattr("lamina.schedule.gpu.MANY_POINTS", 1)
+    a, b = torch.randn(rows, 4), torch.randn(columns, 4)
+    plan = planned(lambda a, b: (function(a, b),), a, b)
+    (kernel,) = plan.kernels
+    (schedule,) = kernel.schedules
+    assert isinstance(schedule, GpuSchedule)
+    if rows > 3:
+        assert schedule.kind == "pointwise"
+        assert [block.size for block in schedule.blocks] == [8, 64 if columns == 261 else 128]
+    (result,) = run(plan, interpreter, (a, b))
+    torch.testing.assert_close(result, function(a, b))
+
+
+def test_pairs_of_each_image(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.schedule.gpu.MANY_POINTS", 1)
+    a, b = torch.randn(3, 20, 4), torch.randn(3, 128, 4)
+    paired = torch.vmap(overlap)
+    plan = planned(lambda a, b: (paired(a, b),), a, b)
+    (schedule,) = plan.kernels[0].schedules
+    assert isinstance(schedule, GpuSchedule)
+    assert [block.size for block in schedule.blocks] == [1, 8, 128]
+    (result,) = run(plan, interpreter, (a, b))
+    torch.testing.assert_close(result, paired(a, b))
