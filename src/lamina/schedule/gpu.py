@@ -27,6 +27,7 @@ from lamina.schedule.gpu_facts import (
     power,
     warps_for,
 )
+from lamina.schedule.gpu_in_common import apart_in_common, rows_in_common, whole_accesses
 from lamina.schedule.gpu_reductions import Reductions
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_work import computes_at_points
@@ -205,8 +206,8 @@ class _Chooser(Reductions):
             return GpuSchedule("pointwise", (block,), warps=warps_for(points, each), approximate=self.approximate)
         run = self.run()
         rest = [a for a in self.names if a not in run]
-        if rest and total >= MANY_POINTS and self.apart_in_common(run, rest[-1]):
-            return self.rows_in_common(run, rest)
+        if rest and total >= MANY_POINTS and apart_in_common(self, run, rest[-1]):
+            return rows_in_common(self, run, rest)
         width = self.size(run)
         across = min(power(width), points)
         aligned = width % 8 == 0 or not self.known(run)
@@ -228,25 +229,12 @@ class _Chooser(Reductions):
             blocks = [Block(tuple(self.names), points, "grid")]
         return GpuSchedule("pointwise", tuple(blocks), warps=warps_for(points, each), approximate=self.approximate)
 
-    def rows_in_common(self, run: tuple[str, ...], rest: list[str]) -> GpuSchedule:
-        """Tiles of eight rows: each thread takes two wide accesses, and reads what its rows have in common once."""
-        *outer, row = rest
-        across = even_tile(self.size(run), 512 // self.bytes())
-        high = min(2 * ROWS_IN_COMMON, power(self.size((row,))))
-        blocks = (
-            *((Block(tuple(outer), 1, "grid"),) if outer else ()),
-            Block((row,), high, "grid"),
-            Block(run, across, "grid"),
-        )
-        warps = warps_for(across * high, 32 // self.bytes())
-        return GpuSchedule("pointwise", blocks, warps=warps, approximate=self.approximate)
-
     def divided(self, points: int, each: int) -> tuple[int, int]:
         """At most so many points of a tile whose places are quotients and remainders, and for each thread."""
         if self.changes_little():
             return points, each
         points = min(points, _DIVIDED_POINTS)
-        if self.whole_accesses():
+        if whole_accesses(self):
             return points, 16 // self.bytes()
         return points, _DIVIDED if self.bytes() > 2 or len(self.names) > 2 else 2 * _DIVIDED
 

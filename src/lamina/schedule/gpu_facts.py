@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from lamina.base.dtypes import DTYPES
-from lamina.ir.index import Expr, Loaded, as_expr, prod
+from lamina.ir.index import Expr, Loaded, prod
 from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block
 from lamina.schedule.accesses import gathers
@@ -71,10 +71,6 @@ MANY_SUMS = 6
 """Sums of one nest that ask for tiles of their own: those of a thin product. (A norm's backward has four at most.)"""
 _IN_COMMON = 6
 """Operands that neighbouring rows have in common from which on rows are taken together."""
-_APART_IN_COMMON = 2
-"""Of them such that lie apart, which no wide access reads (H200, box IoU of 4096 x 4096 in bfloat16, four numbers of
-each box: rows one by one 137 us, four or eight together 24; float32 140, eight 47).
-"""
 ROWS_IN_COMMON = 4
 """Rows of such programs: a thread reads what they have in common once."""
 MANY_POINTS = 1 << 20
@@ -359,29 +355,6 @@ class NestFacts:
         loads = [self.values[e.out] for e in self.nest.body if isinstance(e, Load)]
         factors = sum(bool(axes) and not axes & set(run) for axes in loads)
         return factors >= _IN_COMMON and self.in_common(frozenset(run))
-
-    def apart_in_common(self, run: tuple[str, ...], row: str) -> bool:
-        """Whether rows along ``run`` have operands in common whose elements lie apart: each is asked for by itself."""
-        found = 0
-        for eqn in self.nest.body:
-            if isinstance(eqn, Load) and row not in self.values[eqn.out] and self.values[eqn.out] & set(run):
-                found += not any(eqn.index[0].coefficient(self.axis[a]) in (1, -1) for a in run)
-        return found >= _APART_IN_COMMON
-
-    def whole_accesses(self) -> bool:
-        """Whether all that is contiguous along the last axis begins, at each row, where 16-byte accesses may."""
-        fast = self.fast
-        if fast is None or not self.known((fast,)) or self.size((fast,)) * self.bytes() % 16:
-            return False
-        for eqn in self.nest.body:
-            if not isinstance(eqn, Load | Store) or fast not in eqn.index[0].axes():
-                continue
-            (expr,) = eqn.index
-            rest = expr - as_expr(self.axis[fast])
-            begins = [rest.const, *(factor for _, factor in rest.terms)]
-            if fast in rest.axes() or any(n * DTYPES[self.dtypes[eqn.buffer]].size % 16 for n in begins):
-                return False
-        return True
 
     def sharing(self, inner: frozenset[str], kept: tuple[str, ...], width: int) -> int:
         """Rows of one program where it only sums over them, so that what all of them read is read less often.

@@ -20,9 +20,6 @@ from lamina.schedule.simplify import rename
 
 __all__ = ["rolled_to_match"]
 
-_LARGE = 8
-"""Points of the largest operand over those of the smallest whose memory counts."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Roll:
@@ -66,7 +63,7 @@ def _places(writer: Nest, reader: Nest) -> Iterator[tuple[Expr, Expr]]:
 
 
 def _runs(nest: Nest, buffers: Mapping[str, Buffer]) -> set[str]:
-    """The axes along which the memory of large operands is contiguous."""
+    """The axes along which the memory of the largest operands is contiguous."""
     extents = {a.name: estimate(a.extent) for a in nest.axes}
     accesses = [
         (prod(extents[a] for a in frozenset[str]().union(*(i.axes() for i in e.index))), e)
@@ -74,7 +71,7 @@ def _runs(nest: Nest, buffers: Mapping[str, Buffer]) -> set[str]:
         if isinstance(e, Load | Store)
     ]
     most = max((points for points, _ in accesses), default=0)
-    large = tuple(e for points, e in accesses if points * _LARGE >= most)
+    large = tuple(e for points, e in accesses if points == most)
     return contiguous_axes(Nest(nest.name, nest.axes, large), buffers)
 
 

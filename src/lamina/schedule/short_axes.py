@@ -20,6 +20,7 @@ from lamina.schedule.coarsening import coarsen
 from lamina.schedule.cpu_cost import CostModel
 from lamina.schedule.cpu_space import choose
 from lamina.schedule.flatten import Flat, alone
+from lamina.schedule.gpu_facts import ROWS_IN_COMMON
 from lamina.schedule.simplify import rename, simplify
 from lamina.schedule.target import Target
 
@@ -35,10 +36,6 @@ _SURE = 1.2
 """How many times as long the loops must be expected to take as they are for a longer axis to be unrolled."""
 
 
-_LONGEST_IN_COMMON, _SHARED = 8, 8
-"""Points of an axis that is unrolled on a GPU, and rows that have each of its operands in common, at least."""
-
-
 def unrolled_in_common(flat: Flat) -> Flat:
     """The nests, each without its innermost axis where that is short, reduced, and all read along it is read by many
     rows (H200, the largest of three differences of 4096 x 4096 points in bfloat16: 57 us in rows).
@@ -52,7 +49,7 @@ def _unrolled_in_common(nest: Nest) -> Nest:
         return nest
     *outer, axis = nest.axes
     count = axis.extent.const if axis.extent.is_int else 0
-    if not 2 <= count <= _LONGEST_IN_COMMON or len(nest.body) * count > _EQUATIONS:
+    if not 2 <= count <= 2 * _LONGEST or len(nest.body) * count > _EQUATIONS:
         return nest
     if not any(isinstance(e, Reduce) and axis.name in e.axes for e in nest.body):
         return nest
@@ -62,7 +59,7 @@ def _unrolled_in_common(nest: Nest) -> Nest:
             return nest
         if isinstance(eqn, Load) and axis.name in values[eqn.out]:
             own = estimate(prod(a.extent for a in outer if a.name in values[eqn.out]))
-            if own * _SHARED > rows:
+            if own * 2 * ROWS_IN_COMMON > rows:
                 return nest
     return _without_axis(nest, axis) or nest
 
