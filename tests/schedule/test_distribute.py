@@ -56,8 +56,8 @@ def _judged(function: _Function, x: Tensor, training: bool = False, **options: A
             weights = [torch.linspace(-1, 1, t.numel(), dtype=t.dtype).view_as(t) for t in results]
             results = [*results, *torch.autograd.grad(results, [leaf], weights)]
         found.append([t.detach() for t in results])
+    assert [t.stride() for t in tensors(compiled(x))] == [t.stride() for t in tensors(function(x))]
     for ours, eager, exact in zip(*found, strict=True):
-        assert ours.stride() == eager.stride()
         assert not mismatch(ours, eager, exact.to(torch.float64))
     return compiled
 
@@ -94,3 +94,63 @@ def test_sizes_that_are_not_known() -> None:
         x = torch.randn(rows, 37, generator=torch.Generator().manual_seed(rows))
         for ours, eager in zip(compiled(x), _several(x), strict=True):
             torch.testing.assert_close(ours, eager)
+
+
+_LAST = torch.channels_last
+
+
+def _group_norm(x: Tensor) -> Tensor:
+    return F.silu(F.group_norm(x.to(memory_format=_LAST), 2) * 1.5)
+
+
+def _layer_norm(x: Tensor) -> Tensor:
+    return F.layer_norm(x.permute(0, 2, 3, 1), (x.shape[1],))
+
+
+def _softmax(x: Tensor) -> Tensor:
+    return F.softmax(x.flatten(2), -1).transpose(1, 2).contiguous()
+
+
+def _softmax_of_channels(x: Tensor) -> Tensor:
+    return F.softmax(x, 1).permute(0, 2, 3, 1).contiguous()
+
+
+def _both(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.sum((0, 2, 3)), x.tanh().contiguous(memory_format=_LAST)
+
+
+def _kept_in_both_orders(x: Tensor) -> tuple[Tensor, Tensor]:
+    centred = x - x.mean((2, 3), keepdim=True)
+    return centred, centred.contiguous(memory_format=_LAST)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("channels", [18, 34])
+@pytest.mark.parametrize(
+    "function", [_group_norm, _layer_norm, _softmax, _softmax_of_channels, _both, _kept_in_both_orders]
+)
+def test_what_is_reduced_along_memory_and_stored_across_is_two_kernels(
+    function: _Function, channels: int, training: bool
+) -> None:
+    x = torch.randn(3, channels, 17, 23, generator=torch.Generator().manual_seed(0))
+    assert _decided(_judged(function, x, training))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_stores_across_other_types_strides_and_numbers_that_are_none(dtype: torch.dtype) -> None:
+    x = torch.randn(4, 20, 34, 26, generator=torch.Generator().manual_seed(0)).to(dtype)[1:, :, ::2, 1:]
+    x[1, 2, 3, 4], x[2, 0, 4, 5] = torch.nan, torch.inf
+    for function in (_group_norm, _layer_norm, _softmax, _both):
+        compiled = lamina.compile(function, dynamic=False, options={"compare_eager": "off"})
+        for ours, eager in zip(tensors(compiled(x)), tensors(function(x)), strict=True):
+            assert ours.stride() == eager.stride()
+            assert torch.equal(ours.isnan(), eager.isnan())
+            torch.testing.assert_close(ours, eager, equal_nan=True, rtol=0.02, atol=0.02)
+
+
+def test_stores_across_with_sizes_that_are_not_known() -> None:
+    compiled = lamina.compile(_group_norm, dynamic=True, options={"compare_eager": "off"})
+    for height in (20, 33, 5):
+        x = torch.randn(2, 24, height, 19, generator=torch.Generator().manual_seed(height))
+        torch.testing.assert_close(compiled(x), _group_norm(x))
+        assert compiled(x).stride() == _group_norm(x).stride()

@@ -31,14 +31,12 @@ from lamina.ir.loops import (
 from lamina.ir.use_def import UseDef
 from lamina.schedule import reasons
 from lamina.schedule.hoisting_cost import Cost, places_of
-from lamina.schedule.nest_parts import cone_of, dense_buffer, is_free, live_equations
+from lamina.schedule.nest_parts import LEAST_POINTS, cone_of, dense_buffer, is_free, live_equations
 
 __all__ = ["hoist_values"]
 
 _LEAST_REUSE = 4
 """Points of the nest for each value below which memory for the values gains nothing."""
-_LEAST_POINTS = 1 << 14
-"""Points of a nest below which one more nest costs more than it gains."""
 _GAIN = 1.5
 """How many times as long as reading a value its computation must take."""
 _LEAST_PRICE = 8.0
@@ -121,7 +119,7 @@ def _worth_it(nest: Nest, buffers: Mapping[str, Buffer]) -> _Found | None:
     """Values and stores worth a nest of their own, those of the axes with the most points."""
     if len(nest.axes) < 2 or not all(a.extent.is_int for a in nest.axes):
         return None
-    if prod(a.extent for a in nest.axes).const < _LEAST_POINTS:
+    if prod(a.extent for a in nest.axes).const < LEAST_POINTS:
         return None
     varies = axes_of_values(nest)
     cost = Cost(nest, buffers, varies)

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from lamina.ir.index import Axis, Expr, as_expr
 from lamina.ir.loops import Buffer, Check, Compute, Constant, Equation, Index, Load, Nest, Store, defined, operands
 
-__all__ = ["cone_of", "dense_buffer", "is_free", "live_equations"]
+__all__ = ["COSTLY", "LEAST_POINTS", "Late", "cone_of", "dense_buffer", "is_free", "live_equations"]
+
+COSTLY = 12
+"""Instructions of a function that takes much longer for one number than for an element of a vector, or than a load."""
+LEAST_POINTS = 1 << 14
+"""Points of a nest below which one more nest costs more than it gains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Stores of a nest that are moved to a nest after it, and the values they depend on that it keeps for them."""
+
+    stores: tuple[Store, ...]
+    needed: tuple[str, ...]
 
 
 def dense_buffer(label: str, dtype: str, axes: Sequence[Axis]) -> Buffer:

@@ -244,6 +244,13 @@ FUNCTIONS_OF_ROWS = _AGAIN.add(
     "A loop along rows would compute them for one number at a time; a nest of its own over the rows does in vectors.",
 )
 
+STORED_ACROSS_READS = _AGAIN.add(
+    15,
+    "the reduction reads memory in another order than the result is stored in",
+    "An image that is normalised and stored with its channels innermost: loops along memory reduce it, and tiles that "
+    "are transposed compute and store the result.",
+)
+
 _PLACE = Codes(52, "Memory: updates in place, and buffers that share memory")
 
 UPDATED_IN_PLACE = _PLACE.add(

@@ -33,6 +33,7 @@ from lamina.ir.loops import (
 from lamina.ir.ops import JOINS
 from lamina.schedule import reasons
 from lamina.schedule.hoisting_cost import LANES
+from lamina.schedule.nest_parts import LEAST_POINTS
 from lamina.schedule.simplify import rename, simplify
 
 __all__ = ["short_columns"]
@@ -41,8 +42,6 @@ _MOST = 128
 """Columns that are summed side by side at most."""
 _GAIN = 1.5
 """How many times as many lanes are to be of use."""
-_LEAST_POINTS = 1 << 14
-"""Points of a nest below which one more nest costs more than it gains."""
 
 
 def short_columns(
@@ -70,7 +69,7 @@ def _parts(nest: Nest, buffers: Mapping[str, Buffer], made: list[Buffer]) -> lis
     if not all(isinstance(e, Load | Store | Compute | Constant | Index | Reduce) for e in nest.body):
         return None
     sums = [e for e in nest.body if isinstance(e, Reduce)]
-    if not sums or prod(a.extent for a in nest.axes).const < _LEAST_POINTS:
+    if not sums or prod(a.extent for a in nest.axes).const < LEAST_POINTS:
         return None
     after = _after(nest, sums)
     order = _by_stride(nest, buffers)
