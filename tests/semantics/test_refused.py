@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import lamina
 from benchmarks.compilers import CompileFunction
 from tests.semantics.program import agree, raises_alike, same
 
@@ -230,6 +231,113 @@ ALLOWED: dict[str, Callable[[], tuple[Program, tuple[Any, ...]]]] = {
 @pytest.mark.parametrize("name", list(ALLOWED))
 def test_writes_that_eager_allows(compile: CompileFunction, settings: dict[str, Any], name: str) -> None:
     agree(compile, ALLOWED[name], exact=False, **settings)
+
+
+# ---- writes to one of several views, and to what the backward pass needs --------------------------------------------
+
+
+def _each(x: Tensor) -> Tensor:
+    y = x * 1
+    for row in y:
+        row.add_(1)
+    return y.sum()
+
+
+def _rows(x: Tensor) -> Tensor:
+    y = x * 1
+    _, second, _ = y
+    second.mul_(2)
+    return y.sum()
+
+
+def _listed(x: Tensor) -> Tensor:
+    y = x * 1
+    first, *_ = [*y]
+    first[:2] = 3
+    return y.sum()
+
+
+def _numbered(x: Tensor) -> Tensor:
+    y = x * 1
+    for number, (row, other) in enumerate(zip(y, x, strict=True)):
+        row.copy_(other * number)
+    return y.sum()
+
+
+def _written(take: Program) -> Program:
+    def program(x: Tensor) -> Tensor:
+        y = x * 1
+        take(y).mul_(2)
+        return (y * y).sum()
+
+    return program
+
+
+def _changed(compute: Program, result: bool) -> Program:
+    """A program that writes to what ``compute`` takes, or to the first of what it gives."""
+
+    def program(x: Tensor) -> Tensor:
+        y = x * 1
+        found = compute(y)
+        parts = found if isinstance(found, tuple) else (found,)
+        (parts[0] if result else y).mul_(2)
+        return torch.stack([part.sum() for part in parts]).sum()
+
+    return program
+
+
+VIEWS: dict[str, Program] = {
+    "each": _each,
+    "rows": _rows,
+    "listed": _listed,
+    "numbered": _numbered,
+    "unbind": _written(lambda y: y.unbind(1)[0]),
+    "split": _written(lambda y: y.split(2)[1]),
+    "chunk": _written(lambda y: y.chunk(3)[1].view(-1)),
+}
+SAVED: dict[str, Program] = {
+    "svd_result": _changed(lambda y: tuple(torch.linalg.svd(y, full_matrices=False)), True),
+    "eigh_result": _changed(lambda y: tuple(torch.linalg.eigh(y @ y.t()))[::-1], True),
+    "qr_result": _changed(lambda y: tuple(torch.linalg.qr(y)), True),
+    "prod": _changed(lambda y: y.prod(), False),
+    "prod_result": _changed(lambda y: y.prod(0), True),
+    "cumprod": _changed(lambda y: y.cumprod(0), False),
+    "cumprod_result": _changed(lambda y: y.cumprod(0), True),
+    "norm_result": _changed(lambda y: y.norm(dim=0), True),
+    "std_result": _changed(lambda y: y.std(0), True),
+}
+
+
+@pytest.mark.usefixtures("_no_errors_are_kept")
+@pytest.mark.filterwarnings("ignore:lamina runs", "ignore:Error detected in")
+@pytest.mark.parametrize("name", [*VIEWS, *SAVED])
+@pytest.mark.parametrize("how", ["static", "dynamic", "own"])
+def test_writes_that_autograd_refuses(how: str, name: str) -> None:
+    """One of several views is not written to, nor what is needed for gradients before these are asked for."""
+    program = {**VIEWS, **SAVED}[name]
+    options = {"strict": False, "capture": "own" if how == "own" else "dynamo"}
+    torch.compiler.reset()
+    compiled = lamina.compile(program, options=options, dynamic=True if how == "dynamic" else None)
+
+    def whole(function: Program) -> Program:
+        return lambda x: function(x).backward()
+
+    def make() -> Tensor:
+        return torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+    theirs, ours = _raised(whole(program), make()), _raised(whole(compiled), make())
+    assert type(ours) is type(theirs)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rows_that_are_only_read_have_their_gradients(compile: CompileFunction, dynamic: bool) -> None:
+    def program(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for row in x.detach() * 1:
+                row.add_(1)
+        return torch.stack([row * number for number, row in enumerate(x.exp())])
+
+    agree(compile, lambda: (program, (torch.randn(3, 4, requires_grad=True),)), exact=False, dynamic=dynamic)
 
 
 # ---- arithmetic that no type has ----------------------------------------------------------------------------------

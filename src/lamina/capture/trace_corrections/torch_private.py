@@ -70,6 +70,7 @@ def correct_traces() -> None:
     _keep_data()
     _break_at_texts_of_exceptions()
     _keep_unused_elements()
+    _iterate_over_one_view()
 
 
 def guard_without_graph(guard: Callable[[], object], guarded: Callable[[Any], bool]) -> None:
@@ -353,6 +354,26 @@ def _keep_data() -> None:
         return found
 
     TensorVariable.var_getattr = var_getattr  # type: ignore[method-assign]
+
+
+def _iterate_over_one_view() -> None:
+    """Let what a program takes by iterating over a tensor be the outputs of one ``unbind``, as eager has them.
+
+    Autograd refuses to write to one of several views that one function gives. Dynamo takes each by its index.
+    """
+    unpack_any = TensorVariable.unpack_var_sequence
+
+    @functools.wraps(unpack_any)
+    def unpack(self: Any, tx: Any, idxes: Any = None) -> Any:
+        value = self.as_proxy().node.meta.get("example_value")
+        plain = type(self) is TensorVariable and isinstance(value, torch.Tensor) and value.requires_grad
+        rows: Any = value.shape[0] if plain and value.ndim else None
+        known = isinstance(rows, int) or (rows is not None and rows.node.has_hint())
+        if not known or (idxes is not None and len(idxes) != rows) or not compiles_for_lamina(tx.output):
+            return unpack_any(self, tx, idxes)
+        return self.call_method(tx, "unbind", [], {}).unpack_var_sequence(tx)
+
+    TensorVariable.unpack_var_sequence = unpack  # type: ignore[method-assign]
 
 
 def to_subclass(tensor: torch.Tensor, kind: type) -> torch.Tensor:
