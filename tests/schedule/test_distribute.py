@@ -154,3 +154,35 @@ def test_stores_across_with_sizes_that_are_not_known() -> None:
         x = torch.randn(2, 24, height, 19, generator=torch.Generator().manual_seed(height))
         torch.testing.assert_close(compiled(x), _group_norm(x))
         assert compiled(x).stride() == _group_norm(x).stride()
+
+
+def _unit_vectors(x: Tensor) -> Tensor:
+    return F.normalize(x, dim=1).flatten(2).transpose(1, 2).contiguous()
+
+
+@pytest.mark.parametrize("channels", [18, 64])
+def test_operands_of_a_reduction_in_another_order_are_copied(channels: int) -> None:
+    """Against gradients of eager in double: eager in bfloat16 rounds what is in between."""
+    x = torch.randn(3, channels, 17, 23, generator=torch.Generator().manual_seed(0)).bfloat16()
+    compiled = lamina.compile(_unit_vectors, dynamic=False, options={"compare_eager": "off"})
+    gradients = []
+    for run, given in ((compiled, x), (_unit_vectors, x.double())):
+        leaf = given.clone().requires_grad_()
+        result = run(leaf)
+        weights = torch.linspace(-1, 1, result.numel()).bfloat16().to(result.dtype).view_as(result)
+        gradients.append(torch.autograd.grad(result, leaf, weights)[0])
+    ours, exact = gradients
+    assert any("two orders" in d.reason for d in _decided(compiled))
+    torch.testing.assert_close(ours.double(), exact, rtol=0.03, atol=0.03 * float(exact.abs().max()))
+
+
+def test_copied_operands_keep_numbers_that_are_none() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return (x.flatten(1) * y.permute(0, 3, 1, 2).flatten(1)).float().unflatten(1, x.shape[1:]).sum((0, 2, 3))
+
+    g = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(s, generator=g).bfloat16() for s in ((3, 32, 18, 21), (3, 18, 21, 32)))
+    y[0, 1, 2, 3], x[1, 5, 6, 7] = torch.nan, torch.inf
+    compiled = lamina.compile(function, dynamic=False, options={"compare_eager": "off"})
+    torch.testing.assert_close(compiled(x, y), function(x, y), equal_nan=True, rtol=0.01, atol=0.1)
+    assert _decided(compiled)

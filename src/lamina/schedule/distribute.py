@@ -2,13 +2,14 @@
 
 Costly functions of what rows are reduced to are computed for many rows at once (``row_functions``), and what is stored
 in another order than the reduction reads is computed in tiles (``memory_orders``). What the first nest leaves to the
-second is kept in memory.
+second is kept in memory. Before either, what a reduction reads in two orders is copied into one (``copied_operands``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from lamina.base.decision import Decision
 from lamina.ir.access import writes
@@ -16,34 +17,44 @@ from lamina.ir.index import as_expr
 from lamina.ir.loops import Buffer, Equation, Load, Nest, Reduce, Scan, Step, Store, axes_of, axes_of_values
 from lamina.ir.use_def import UseDef
 from lamina.schedule import reasons
+from lamina.schedule.copied_operands import copy_operands
 from lamina.schedule.memory_orders import stores_across_reads
 from lamina.schedule.nest_parts import Late, dense_buffer, live_equations
 from lamina.schedule.row_functions import functions_of_rows
 
 __all__ = ["distribute"]
 
-_KINDS = ((stores_across_reads, reasons.STORED_ACROSS_READS), (functions_of_rows, reasons.FUNCTIONS_OF_ROWS))
-
 
 def distribute(
     steps: Sequence[Step], buffers: Mapping[str, Buffer]
 ) -> tuple[list[Step], tuple[Buffer, ...], tuple[Decision, ...]]:
     """``steps`` with nests for CPUs parted in such ways, the buffers between them, and what was decided."""
-    result: list[Step] = list(steps)
     known, made = dict(buffers), list[Buffer]()
     decisions: list[Decision] = []
-    for find, reason in _KINDS:
-        parts: list[Step] = []
-        for step in result:
-            late = find(step, known) if isinstance(step, Nest) and _may_be_parted(step, known) else None
-            if late is None or not isinstance(step, Nest):
-                parts.append(step)
-                continue
-            parts += _split(step, late, made)
-            known.update((b.name, b) for b in made)
-            decisions.append(Decision("distribute", (step.name,), True, reason()))
-        result = parts
+    result = list(steps)
+    for part, reason in (
+        (copy_operands, reasons.OPERAND_COPIED),
+        (partial(_parted, stores_across_reads), reasons.STORED_ACROSS_READS),
+        (partial(_parted, functions_of_rows), reasons.FUNCTIONS_OF_ROWS),
+    ):
+        before, result = result, []
+        for step in before:
+            parts = part(step, known, made) if isinstance(step, Nest) and _may_be_parted(step, known) else [step]
+            result += parts
+            if len(parts) > 1:
+                decisions.append(Decision("distribute", (step.name,), True, reason()))
+        known.update((b.name, b) for b in made)
     return result, tuple(made), tuple(decisions)
+
+
+def _parted(
+    find: Callable[[Nest, Mapping[str, Buffer]], Late | None],
+    nest: Nest,
+    buffers: Mapping[str, Buffer],
+    made: list[Buffer],
+) -> list[Nest]:
+    late = find(nest, buffers)
+    return [nest] if late is None else _split(nest, late, made)
 
 
 def _may_be_parted(nest: Nest, buffers: Mapping[str, Buffer]) -> bool:

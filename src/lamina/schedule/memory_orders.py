@@ -16,7 +16,7 @@ from lamina.ir.use_def import UseDef
 from lamina.schedule.hoisting_cost import LANES
 from lamina.schedule.nest_parts import COSTLY, LEAST_POINTS, Late, is_free
 
-__all__ = ["stores_across_reads"]
+__all__ = ["long_runs", "stores_across_reads"]
 
 
 def stores_across_reads(nest: Nest, buffers: Mapping[str, Buffer]) -> Late | None:
@@ -26,12 +26,12 @@ def stores_across_reads(nest: Nest, buffers: Mapping[str, Buffer]) -> Late | Non
     definitions = UseDef(nest.body)
     sums = [p for p, e in enumerate(nest.body) if isinstance(e, Reduce)]
     early = definitions.backward_slice(sums)
-    reads = _long_runs(nest, (e for p in early if isinstance(e := nest.body[p], Load)), buffers)
+    reads = long_runs(nest, (e for p in early if isinstance(e := nest.body[p], Load)), buffers)
     reduced = {name for p in sums if isinstance(e := nest.body[p], Reduce) for name in e.axes}
     if len(reads) != 1:
         return None
     stores = [e for e in nest.body if isinstance(e, Store)]
-    across = tuple(e for e in stores if (runs := _long_runs(nest, [e], buffers)) and runs.isdisjoint(reads))
+    across = tuple(e for e in stores if (runs := long_runs(nest, [e], buffers)) and runs.isdisjoint(reads))
     if not across or not all(is_free(nest, e, buffers) for e in across):
         return None
     needed = _needed(nest, across, early, reduced)
@@ -63,7 +63,7 @@ def _needed(nest: Nest, across: Iterable[Store], early: Iterable[int], reduced: 
     return tuple(needed)
 
 
-def _long_runs(nest: Nest, accesses: Iterable[Load | Store], buffers: Mapping[str, Buffer]) -> set[str]:
+def long_runs(nest: Nest, accesses: Iterable[Load | Store], buffers: Mapping[str, Buffer]) -> set[str]:
     """Axes along which an access to several rows goes on in memory, for a vector's elements or more."""
     found: set[str] = set()
     for eqn in accesses:

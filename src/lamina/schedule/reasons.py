@@ -251,6 +251,13 @@ STORED_ACROSS_READS = _AGAIN.add(
     "are transposed compute and store the result.",
 )
 
+OPERAND_COPIED = _AGAIN.add(
+    16,
+    "a reduction reads operands in two orders of memory",
+    "An operand that lies in another order than the others, as the gradient of an image with its channels innermost, "
+    "is copied into theirs, in tiles that are transposed; each element would come from another line of memory.",
+)
+
 _PLACE = Codes(52, "Memory: updates in place, and buffers that share memory")
 
 UPDATED_IN_PLACE = _PLACE.add(
