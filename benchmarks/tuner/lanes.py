@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from lamina.tuner.torch_private import COMPILER
+from lamina.tuner.torch_private import COMPILER_OF_CPU
 
 __all__ = ["answer", "answers", "cores_of", "serve"]
 
@@ -83,7 +83,7 @@ def serve(work: Work) -> int:
     and done nothing else.
     """
     context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([work.__module__, *COMPILER])
+    context.set_forkserver_preload([work.__module__, *COMPILER_OF_CPU])
     for line in sys.stdin:
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(work, json.loads(line), theirs))

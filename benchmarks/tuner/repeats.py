@@ -20,7 +20,7 @@ import lamina
 from benchmarks.report import geometric_mean, print_table, write_results
 from benchmarks.tuner.lanes import answers
 from benchmarks.tuner.models import MODELS, OTHERS, model_of
-from lamina.tuner.programs import Subject, timed_call
+from lamina.tuner.programs import Subject, arguments_of, timed_call
 from lamina.tuner.samples import samples_of
 from lamina.tuner.timing import Clock, race
 from lamina.tuner.values import Candidate
@@ -48,7 +48,8 @@ def tune_once(name: str, seconds: float) -> dict[str, Any]:
     model, x = model_of(name)
     result = lamina.tune(model, x, candidates=CANDIDATES, modules=False, journal=False, seconds=seconds)
     subject = Subject(model, samples_of(x))
-    calls = [timed_call(call, subject, model) for call in (model, result.model)]
+    given = arguments_of(subject)
+    calls = [timed_call(call, subject, model, given) for call in (model, result.model)]
     for call in calls:
         call()
     found = race(*calls, Clock(torch.device("cpu")), seconds=seconds, threshold=0.01)

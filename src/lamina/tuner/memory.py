@@ -13,10 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["available_memory", "limit_memory", "peak_memory"]
+__all__ = ["available_memory", "keep_freed_memory", "limit_memory", "peak_memory"]
 
 _RESET_PEAK = "5"
 """What Linux takes in /proc/self/clear_refs to set the peak to the present size."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+"""Parameters of glibc's ``mallopt``."""
+_LARGEST_OF_HEAP = 32 << 20
+"""Bytes from which glibc takes each block from the system at the latest."""
+_KEPT = 1 << 30
+"""Bytes at the end of the heap that are kept for later calls."""
 
 
 def available_memory() -> int | None:
@@ -38,6 +44,19 @@ def limit_memory(size: int) -> None:
     limit = taken + size if hard == resource.RLIM_INFINITY else min(taken + size, hard)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep memory that is freed, for the whole process. Called before there are threads.
+
+    By default glibc gives the end of the heap back to the system when it is larger than twice the largest block that
+    was freed so far, and where the end of the heap is depends on what else the process holds. A call whose blocks are
+    of that size then takes new pages each time in one process, and none in the next.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # other C libraries have no such parameters
+        mallopt = ctypes.CDLL(None).mallopt
+        for name, value in ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, _LARGEST_OF_HEAP), (_TRIM_THRESHOLD, _KEPT)):
+            mallopt(name, value)
 
 
 def peak_memory(call: Callable[[], Any], held_tensors: Sequence[Tensor], device: torch.device) -> float | None:

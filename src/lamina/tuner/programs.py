@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from lamina.base.reference import copied
 from lamina.errors import BadArgument
 from lamina.tuner.attributes import Attributes, changed_containers
-from lamina.tuner.objects import Unseen, has_iterators, opened, shown
+from lamina.tuner.objects import Unseen, has_iterators, opened, shown, tensors_in
 from lamina.tuner.parts import tensors_of
 from lamina.tuner.samples import Sample
 
-__all__ = ["Built", "Subject", "program", "timed_call", "whole_program"]
+__all__ = ["Arguments", "Built", "Subject", "arguments_of", "program", "timed_call", "unlike_the_sample", "whole_program"]
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +112,33 @@ def _detached(value: Any) -> Any:
         return value
 
 
-def timed_call(call: Callable[..., Any], subject: Subject, owner: Callable[..., Any]) -> Callable[[], Any]:
-    """A call of the first sample, or a training step: forward, loss and backward; what ``owner`` holds has no gradients
-    before it.
-    """
+def arguments_of(subject: Subject) -> Arguments:
+    """Fresh arguments of the call that is timed, the first sample's."""
     sample = subject.samples[0]
-    args, kwargs = copied((sample.args, dict(sample.kwargs)))
+    found: Arguments = copied((sample.args, dict(sample.kwargs)))
+    return found
+
+
+def unlike_the_sample(given: Arguments, subject: Subject) -> bool:
+    """Whether tensors of arguments that ``arguments_of`` gave were written to since."""
+    pairs = zip(tensors_in(given), tensors_in(arguments_of(subject)), strict=True)
+    return any(tensor.layout is torch.strided and not _equal(tensor, first) for tensor, first in pairs)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    try:
+        return torch.equal(one, other) or bool(torch.isclose(one.detach(), other, 0.0, 0.0, equal_nan=True).all())
+    except RuntimeError:  # of another shape, or of a dtype that is not compared
+        return one.shape == other.shape
+
+
+def timed_call(
+    call: Callable[..., Any], subject: Subject, owner: Callable[..., Any], given: Arguments | None = None
+) -> Callable[[], Any]:
+    """A call of the first sample, or a training step: forward, loss and backward; what ``owner`` holds has no gradients
+    before it. ``given``: the arguments themselves, where calls that are compared are to read the same memory.
+    """
+    args, kwargs = arguments_of(subject) if given is None else given
     loss = subject.loss
     if loss is None:
         lazy: bool | None = None  # whether calls leave work to iterators

@@ -30,7 +30,7 @@ from lamina.tuner.result import Environment, Result, refusal
 from lamina.tuner.samples import samples_of
 from lamina.tuner.settings import TorchSettings
 from lamina.tuner.table import SPENT
-from lamina.tuner.torch_private import COMPILER
+from lamina.tuner.torch_private import COMPILER, COMPILER_OF_CPU
 from lamina.tuner.values import EAGER, Candidate, Figures, Row
 from lamina.tuner.verification import Allowed
 from lamina.tuner.worker import EAGER_FAILED, Job
@@ -126,8 +126,8 @@ def tune(
     known = book.rows()
     with Progress(progress, limits.budget) as told, contextlib.ExitStack() as opened:
         search = _Search(subject, job, limits, book, environment, told, known if resume else None)
-        if sum(by_torch(candidate) for candidate in chosen) > 1:
-            search.preload = COMPILER
+        if any(by_torch(candidate) for candidate in chosen):
+            search.preload = COMPILER_OF_CPU if device_of(subject).type == "cpu" else COMPILER
         if executor == "ray":
             search.fleet = lambda: opened.enter_context(Fleet(subject, device_of(subject), job.settings.threads))
         rows = search.rows((EAGER,))

@@ -6,19 +6,31 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from torch import Tensor, nn
 
 from lamina.runtime.torch_private import version_of
 
-__all__ = ["COMPILER", "MARKS", "children_of", "shadow", "slots_of", "stamp_of", "with_forward", "without_hooks"]
+__all__ = ["COMPILER", "COMPILER_OF_CPU", "MARKS", "children_of", "find_instructions", "shadow", "slots_of", "stamp_of", "with_forward", "without_hooks"]
 
 COMPILER = ("torch._inductor.compile_fx",)
 """Modules that ``torch.compile`` loads in its first call, which takes longer than to compile a small model."""
 
+COMPILER_OF_CPU = (*COMPILER, "lamina.tuner.preloaded")
+"""As well, and what it finds out of a CPU."""
+
 MARKS = ("_is_torch_compile", "_compiled", "_dynamo", "_torchdynamo", "_lamina")
 """How attributes begin that compilers leave at a module: they say nothing of what it computes."""
+
+
+def find_instructions() -> None:
+    """Have torch's compiler find out the vector instructions of this processor, which it does once in a process: it
+    runs a program for each set of them, and before torch 2.13 each imports torch.
+    """
+    pick: Any = import_module("torch._inductor.cpu_vec_isa").pick_vec_isa
+    pick()
 
 
 def children_of(module: nn.Module) -> dict[str, nn.Module]:

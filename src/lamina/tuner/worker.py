@@ -23,9 +23,9 @@ import torch
 from lamina.errors import BadArgument, LaminaError
 from lamina.tuner.building import build
 from lamina.tuner.candidates import device_of
-from lamina.tuner.memory import limit_memory, peak_memory
+from lamina.tuner.memory import keep_freed_memory, limit_memory, peak_memory
 from lamina.tuner.parts import tensors_of
-from lamina.tuner.programs import Built, Subject, timed_call
+from lamina.tuner.programs import Arguments, Built, Subject, arguments_of, timed_call, unlike_the_sample
 from lamina.tuner.samples import held_out, rows_of
 from lamina.tuner.settings import TorchSettings, ambient, changed
 from lamina.tuner.shares import parts_of
@@ -88,6 +88,7 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
     for number in (1, 2):
         os.dup2(descriptor, number)
     _track_alone()
+    keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's interrupt is the parent's to handle
 
     def work() -> None:
@@ -179,7 +180,8 @@ def _examined(subject: Subject, job: Job, at: Tell) -> Row:
     load_seconds = time.monotonic() - start
     at("it is called first")
     owner = subject.model if built.owner is None else built.owner
-    call = timed_call(built.call, subject, owner)
+    given = arguments_of(subject)
+    call = timed_call(built.call, subject, owner, given)
     with reference.kept():
         call()
     build_seconds = time.monotonic() - start
@@ -189,7 +191,10 @@ def _examined(subject: Subject, job: Job, at: Tell) -> Row:
         return Row(candidate, "refused", verified.reason)
     at("it is timed")
     with reference.kept():
-        figures, verdict = _figures(subject, timed_call(subject.model, subject, subject.model), call, job)
+        figures, verdict = _figures(subject, timed_call(subject.model, subject, subject.model, given), call, job)
+        wrote = _wrote(subject, given)
+    if wrote:
+        return Row(candidate, "refused", "arguments: it writes to them while it is timed, and eager does not")
     at("it is verified again")
     again = _verified_again(reference, built, job, before)
     if again.reason:
@@ -221,17 +226,26 @@ def _verified_again(reference: Reference, built: Built, job: Job, before: Mappin
     return Verified(reference.overwritten(built) or changed(before), largest)
 
 
+def _wrote(subject: Subject, given: Arguments) -> bool:
+    """Whether arguments that eager leaves alone have changed."""
+    if not unlike_the_sample(given, subject):
+        return False
+    fresh = arguments_of(subject)
+    timed_call(subject.model, subject, subject.model, fresh)()
+    return not unlike_the_sample(fresh, subject)
+
+
 def _compared(subject: Subject, job: Job, at: Tell) -> Row:
     """A candidate timed in turns with its rival, both of which were verified in processes of their own."""
     assert job.rival is not None
     at("eager runs")
     reference = Reference(subject, held_out(subject.samples))
     start = time.monotonic()
-    calls = []
+    calls, given = [], arguments_of(subject)
     for candidate in (job.rival, job.candidate):
         at(f"{candidate.name} is built")
         built = build(candidate, subject.model)
-        call = timed_call(built.call, subject, subject.model if built.owner is None else built.owner)
+        call = timed_call(built.call, subject, subject.model if built.owner is None else built.owner, given)
         with reference.kept():
             call()
         calls.append(call)
