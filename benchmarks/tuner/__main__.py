@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.what == "fleet":
         return fleet.compared(args.seconds, to)
     if args.what == "serve":
-        return serve(repeats.measured)
+        return serve(repeats.measured, args.rest)
     table = [(row.candidate.name, row.verdict, row.reason) for row in interrupted.planted(Path(args.rest[0]))]
     print(json.dumps({"table": table}))
     return 0

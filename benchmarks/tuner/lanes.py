@@ -12,10 +12,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any
-
-from lamina.tuner.torch_private import COMPILER_OF_CPU
 
 __all__ = ["answer", "answers", "cores_of", "serve"]
 
@@ -34,15 +33,18 @@ def cores_of(text: str) -> list[tuple[int, ...]]:
 
 
 def answers(
-    jobs: Iterable[Words], lanes: Sequence[tuple[int, ...]], seconds: float
+    jobs: Iterable[Words], lanes: Sequence[tuple[int, ...]], seconds: float, preload: Words = ()
 ) -> Iterator[tuple[Words, dict[str, Any]]]:
-    """What ``python -m benchmarks.tuner`` answers to each of ``jobs``, as they end; none is begun after ``seconds``."""
+    """What ``python -m benchmarks.tuner`` answers to each of ``jobs``, as they end; none is begun after ``seconds``.
+
+    ``preload``: modules that are loaded once for all jobs of a lane.
+    """
     waiting, given = iter(jobs), threading.Lock()
     done: queue.Queue[tuple[Words, dict[str, Any]] | None] = queue.Queue()
     end = time.monotonic() + seconds
 
     def work(cores: tuple[int, ...]) -> None:
-        with _server(cores) as server:
+        with _server(cores, preload) as server:
             assert server.stdin is not None
             assert server.stdout is not None
             while True:
@@ -71,19 +73,24 @@ def answers(
             yield found
 
 
-def _server(cores: tuple[int, ...]) -> subprocess.Popen[str]:
-    line, environment = _on(cores, ("serve",))
+def _server(cores: tuple[int, ...], preload: Words) -> subprocess.Popen[str]:
+    line, environment = _on(cores, ("serve", *preload))
     return subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def serve(work: Work) -> int:
+def serve(work: Work, preload: Sequence[str]) -> int:
     """Read jobs, a line of JSON each, and print what ``work`` gives for each in a process of its own.
 
-    Those processes, and those that a job starts for its candidates, are forks of a server that has loaded its modules
-    and done nothing else.
+    They are forks of this process, which has loaded torch and done nothing else. Those that a job starts for its
+    candidates are forks of one server, which has loaded ``preload`` too: a server of its own for each job, as a process
+    of the standard library's fork server starts it, would load all of it again.
     """
-    context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([work.__module__, *COMPILER_OF_CPU])
+    server: Any = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload([work.__module__, *preload])
+    warm = server.Process(target=os.getpid)  # what is loaded is no job's time
+    warm.start()
+    warm.join()
+    context: Any = multiprocessing.get_context("fork")
     for line in sys.stdin:
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(work, json.loads(line), theirs))
@@ -101,6 +108,8 @@ def serve(work: Work) -> int:
 
 def _work(work: Work, words: Sequence[str], pipe: Connection) -> None:
     os.dup2(2, 1)  # what is printed is not an answer
+    server: Any = vars(forkserver)["_forkserver"]
+    server.ensure_running = lambda: None  # it is, and is no child of this process, as the library asks
     try:
         pipe.send(work(words))
     except Exception:

@@ -23,6 +23,7 @@ from benchmarks.tuner.models import MODELS, OTHERS, model_of
 from lamina.tuner.programs import Subject, arguments_of, timed_call
 from lamina.tuner.samples import samples_of
 from lamina.tuner.timing import Clock, race
+from lamina.tuner.torch_private import COMPILER_OF_CPU
 from lamina.tuner.values import Candidate
 
 __all__ = ["CANDIDATES", "copied_model", "copies", "measured", "models", "tune_copy", "tune_once"]
@@ -86,7 +87,7 @@ def models(
     jobs = (("once", name, str(seconds)) for _ in range(runs) for name in names)
     told: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     failed: list[dict[str, str]] = []
-    for (_, name, *_), found in answers(jobs, lanes, most):
+    for (_, name, *_), found in answers(jobs, lanes, most, COMPILER_OF_CPU):
         if "failed" in found:
             failed.append({"model": name, **found})
         else:

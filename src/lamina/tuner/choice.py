@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lamina.errors import BadArgument
 from lamina.tuner.objective import Objective
 from lamina.tuner.statistics import undisturbed
 from lamina.tuner.values import CHOOSABLE, Figures, Row
 
-__all__ = ["ALIKE", "CLEARLY", "choose", "contest", "pareto"]
+__all__ = ["ALIKE", "CLEARLY", "choose", "contest", "majority", "pareto", "slight", "unsure"]
 
 ALIKE = 0.02
 """Candidates nearer to each other than this, as a fraction of the better one's figure, are called equal."""
@@ -19,6 +20,9 @@ same candidate differs by as much from process to process, so that nobody would 
 """
 _NEAR = 0.3
 """By how much the same candidate may be slower in another process, where it has other memory and other neighbours."""
+
+_UNSURE = 0.06
+"""How far from the margin a ratio in one process is for that in another to be hardly on the other side."""
 
 
 def choose(rows: Sequence[Row], objective: Objective) -> Row:
@@ -54,6 +58,42 @@ def contest(rows: Sequence[Row], objective: Objective) -> tuple[Row, Row] | None
             return other, taken
         taken = other if known == "faster" else taken
     return None
+
+
+def slight(rows: Sequence[Row], objective: Objective) -> list[Row]:
+    """The rows that may be chosen and gain less than the same candidate differs by from process to process: other
+    processes are to say whether they are faster than eager.
+    """
+    allowed = _allowed(rows, objective)
+    if objective.metric == "memory" or not any(row.verdict == "faster" for row, _ in allowed):
+        return []
+    best = max(f.speedup.middle for row, f in allowed if row.verdict == "faster")
+    return [
+        row
+        for row, f in allowed
+        if row.verdict in ("faster", "tie")
+        and 1.0 + ALIKE < f.speedup.middle < 1.0 + CLEARLY
+        and f.speedup.middle > best * (1.0 - _NEAR)
+    ]
+
+
+def unsure(figures: Figures) -> bool:
+    """Whether another process may say otherwise of whether a candidate is clearly faster than its rival."""
+    return abs(figures.speedup.middle - (1.0 + CLEARLY)) < _UNSURE
+
+
+def majority(rows: Sequence[Row]) -> Row:
+    """Of rows of several processes the one with the middle speed, with the verdict of more than half of them."""
+    timed = sorted((row for row in rows if row.figures is not None), key=_middle)
+    taken = timed[len(timed) // 2]
+    faster = sum(row.verdict == "faster" for row in timed)
+    verdict = "faster" if 2 * faster > len(timed) else "tie" if taken.verdict == "faster" else taken.verdict
+    told = "" if verdict == "faster" or not faster else f"faster in {faster} of {len(timed)} processes"
+    return replace(taken, verdict=verdict, reason=told or taken.reason)
+
+
+def _middle(row: Row) -> float:
+    return 0.0 if row.figures is None else row.figures.speedup.middle
 
 
 def _near_the_fastest(allowed: list[tuple[Row, Figures]]) -> list[Row]:

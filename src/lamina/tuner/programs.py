@@ -17,7 +17,16 @@ from lamina.tuner.objects import Unseen, has_iterators, opened, shown, tensors_i
 from lamina.tuner.parts import tensors_of
 from lamina.tuner.samples import Sample
 
-__all__ = ["Arguments", "Built", "Subject", "arguments_of", "program", "timed_call", "unlike_the_sample", "whole_program"]
+__all__ = [
+    "Arguments",
+    "Built",
+    "Subject",
+    "arguments_of",
+    "program",
+    "timed_call",
+    "unlike_the_sample",
+    "whole_program",
+]
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of a call."""

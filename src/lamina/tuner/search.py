@@ -15,7 +15,7 @@ from lamina.errors import BadArgument
 from lamina.runtime.clock import CLOCK
 from lamina.tuner.arguments import checked, checked_lists, journal_path, seconds_of
 from lamina.tuner.candidates import by_torch, candidates_for, device_of, drawing_alike, lacking
-from lamina.tuner.choice import CLEARLY, contest
+from lamina.tuner.choice import CLEARLY, contest, majority, slight, unsure
 from lamina.tuner.fleet import Fleet
 from lamina.tuner.identity import row_key, subject_key
 from lamina.tuner.journal import Journal
@@ -52,6 +52,8 @@ _OF_FREE = 0.8
 """Of the memory that is free, what a candidate may take."""
 _MORE_FREE = 1.5
 """Times the memory that a candidate ran out of, from which it is tried again where no limit is given."""
+_PROCESSES = 3
+"""That decide where one may say this and another that."""
 _GRACE = 10.0
 """Seconds beyond its time limit in which a candidate of another run has ended."""
 
@@ -216,7 +218,8 @@ class _Search:
 
     def settled(self, rows: Sequence[Row], goal: Objective) -> list[Row]:
         """The rows with what came of those that may be the fastest against simpler ones, timed in one process."""
-        found = list(rows)
+        weak = slight(rows, goal)
+        found = [self._again(replace(self.job, candidate=r.candidate), r) if r in weak else r for r in rows]
         while (pair := contest(found, goal)) is not None:
             better, simpler = pair
             threshold = max(self.job.threshold, CLEARLY)
@@ -224,6 +227,8 @@ class _Search:
             row = self._known(job) or self._measured(job)
             if row.figures is None:
                 break
+            row = self._again(job, row) if unsure(row.figures) else row
+            assert row.figures is not None
             name = simpler.candidate.name
             told = (
                 "" if row.verdict == "faster" else f"{row.figures.speedup} of {name} in one process, which is simpler"
@@ -231,6 +236,11 @@ class _Search:
             settled = replace(better, against=(*better.against, (name, row.verdict)), reason=told or better.reason)
             found = [settled if other is better else other for other in found]
         return found
+
+    def _again(self, job: Job, row: Row) -> Row:
+        """What most of three processes say: ``row`` of the first, and of two others, as far as there is time."""
+        jobs = [replace(job, attempt=attempt) for attempt in range(1, _PROCESSES)]
+        return majority([row, *(self._known(again) or self._measured(again) for again in jobs)])
 
     def _each(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Row]]:
         """The rows with the numbers of their jobs, as they come."""

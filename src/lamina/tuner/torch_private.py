@@ -13,7 +13,18 @@ from torch import Tensor, nn
 
 from lamina.runtime.torch_private import version_of
 
-__all__ = ["COMPILER", "COMPILER_OF_CPU", "MARKS", "children_of", "find_instructions", "shadow", "slots_of", "stamp_of", "with_forward", "without_hooks"]
+__all__ = [
+    "COMPILER",
+    "COMPILER_OF_CPU",
+    "MARKS",
+    "children_of",
+    "find_instructions",
+    "shadow",
+    "slots_of",
+    "stamp_of",
+    "with_forward",
+    "without_hooks",
+]
 
 COMPILER = ("torch._inductor.compile_fx",)
 """Modules that ``torch.compile`` loads in its first call, which takes longer than to compile a small model."""

@@ -53,7 +53,8 @@ class Job:
     """A candidate, how long it is timed in seconds, the ratio that counts as faster, and what is allowed.
 
     ``memory``: bytes of host memory beyond those of the process as it starts; 0 for no limit. ``rival``: a candidate
-    that is right too, against which this one is timed instead of eager.
+    that is right too, against which this one is timed instead of eager. ``attempt``: 1 for the second process that
+    measures the same, and so on.
     """
 
     candidate: Candidate
@@ -63,12 +64,14 @@ class Job:
     allowed: Allowed = field(default_factory=Allowed)
     memory: int = 0
     rival: Candidate | None = None
+    attempt: int = 0
 
     def facts(self) -> list[Any]:
         """What its row depends on, as plain data; the memory that is free is not part of it."""
         rival = [] if self.rival is None else [self.rival.to_json()]
         mine = self.candidate.to_json()
-        return [mine, repr(self.settings), self.seconds, self.threshold, repr(self.allowed), *rival]
+        again = [self.attempt] if self.attempt else []
+        return [mine, repr(self.settings), self.seconds, self.threshold, repr(self.allowed), *rival, *again]
 
 
 def packed(subject: Subject, by: Any = pickle) -> bytes:
