@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lamina.errors import BadArgument
-from lamina.tuner.choice import CLEARLY, choose, contest, pareto
+from lamina.tuner.choice import CLEARLY, choose, contest, majority, pareto, slight, unsure
 from lamina.tuner.objective import parse_objective
 from lamina.tuner.values import EAGER, Candidate, Figures, Interval, Row
 
@@ -53,6 +53,33 @@ def test_what_may_be_as_fast_and_is_simpler_is_held_against_the_fastest() -> Non
         assert named([BASE, settled, near], "latency") == taken
         assert rivals(settled, near) == []
         assert Row.from_json(json.loads(json.dumps(settled.to_json()))) == settled
+
+
+def test_small_gains_are_for_other_processes_to_confirm() -> None:
+    def weak(*rows: Row, objective: str = "latency") -> list[str]:
+        return [row.candidate.name for row in slight([BASE, *rows], parse_objective(objective))]
+
+    small, perhaps = row("small", "faster", 1.015), row("perhaps", "tie", 1.05)
+    assert weak(small, perhaps, row("no", "tie", 1.01), row("slower", "slower", 1.05)) == ["small", "perhaps"]
+    assert weak(small, perhaps, row("best", "faster", 1.2)) == ["small", "perhaps"]
+    assert weak(small, perhaps, row("best", "faster", 2.0)) == []
+    assert weak(row("clear", "faster", 1.0 + CLEARLY)) == []
+    assert weak(small, objective="memory") == []
+
+
+def test_most_of_the_processes_decide() -> None:
+    rows = [row("a", "faster", 1.05), row("a", "tie", 1.01), row("a", "faster", 1.03)]
+    found = majority(rows)
+    assert (found.verdict, found.figures) == ("faster", rows[2].figures)
+    found = majority([rows[1], rows[0], row("a", "tie", 1.02)])
+    assert (found.verdict, found.reason) == ("tie", "faster in 1 of 3 processes")
+    assert majority([rows[0], Row(rows[0].candidate, "not tried")]) == rows[0]
+    assert majority([row("a", "slower", 0.9), rows[1], row("a", "slower", 0.95)]).verdict == "slower"
+
+
+def test_only_ratios_near_the_margin_are_unsure() -> None:
+    figures = [row("a", "tie", speed).figures for speed in (1.0, 1.05, 1.0 + CLEARLY, 1.15, 1.3)]
+    assert [found is not None and unsure(found) for found in figures] == [False, True, True, True, False]
 
 
 def test_wrong_rows_are_never_chosen() -> None:

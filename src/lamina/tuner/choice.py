@@ -65,15 +65,14 @@ def slight(rows: Sequence[Row], objective: Objective) -> list[Row]:
     processes are to say whether they are faster than eager.
     """
     allowed = _allowed(rows, objective)
-    if objective.metric == "memory" or not any(row.verdict == "faster" for row, _ in allowed):
+    if objective.metric == "memory":
         return []
-    best = max(f.speedup.middle for row, f in allowed if row.verdict == "faster")
+    best = max((f.speedup.middle for row, f in allowed if row.verdict == "faster"), default=1.0)
+    least = {"faster": 1.0, "tie": 1.0 + ALIKE}
     return [
         row
         for row, f in allowed
-        if row.verdict in ("faster", "tie")
-        and 1.0 + ALIKE < f.speedup.middle < 1.0 + CLEARLY
-        and f.speedup.middle > best * (1.0 - _NEAR)
+        if max(least.get(row.verdict, 1.0 + CLEARLY), best * (1.0 - _NEAR)) < f.speedup.middle < 1.0 + CLEARLY
     ]
 
 

@@ -1,4 +1,4 @@
-"""Imported by the server that candidates' processes are forks of: what torch's compiler finds out of a CPU, once for all.
+"""Imported by the server that candidates' processes are forks of: what torch's compiler finds out of a CPU, once.
 
 It takes longer than to compile a small model, and would be done anew for each candidate of torch's compiler.
 """

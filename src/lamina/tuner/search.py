@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,6 +55,8 @@ _MORE_FREE = 1.5
 """Times the memory that a candidate ran out of, from which it is tried again where no limit is given."""
 _PROCESSES = 3
 """That decide where one may say this and another that."""
+_VERIFIES = threading.Lock()
+"""Held while a choice is verified in the user's process: a run in double precision sets torch's default dtype."""
 _GRACE = 10.0
 """Seconds beyond its time limit in which a candidate of another run has ended."""
 
@@ -340,7 +343,8 @@ def _not_there(job: Job) -> Row | None:
 def _right(result: Result, subject: Subject, allowed: Allowed) -> Result:
     """The result whose choice is right in this process too: each that is not becomes a refused row."""
     while True:
-        wrong = refusal(result, subject, allowed)
+        with _VERIFIES:
+            wrong = refusal(result, subject, allowed)
         if not wrong:
             return result
         rows = [
