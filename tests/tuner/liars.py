@@ -55,6 +55,21 @@ def answer_by_size(model: Model) -> Model:
     return run
 
 
+def argument_while_timed(model: Model) -> Model:
+    """Writes to its argument once it has been given the same one for a few calls."""
+    last, calls = 0, 0
+
+    def run(x: Tensor) -> Tensor:
+        nonlocal last, calls
+        last, calls = x.data_ptr(), calls + 1 if last == x.data_ptr() else 0
+        y = model(x)
+        if calls > 5:
+            x.add_(1.0)
+        return y
+
+    return run
+
+
 def for_one_size(model: Model) -> Model:
     return lambda x: model(x) if len(x) == 4 else model(x) * 1.5
 

@@ -40,6 +40,7 @@ LIES: dict[str, tuple[str, str, Callable[[], nn.Module]]] = {
     "dtype_at_build": ("refused", "dtype", small),
     "gradients_at_call": ("refused", "requires_grad is True", small),
     "precision_while_timed": ("refused", "matmul precision was 'highest'", small),
+    "argument_while_timed": ("refused", "arguments: it writes to them while it is timed", small),
     "ends": ("crashed", "exit status 0 while it is called first", small),
     "leaves": ("crashed", "while it is called first", small),
     "interrupts": ("crashed", "while it is called first", small),

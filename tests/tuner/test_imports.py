@@ -1,0 +1,54 @@
+"""Tuning imports no backend that is not tried, neither in the user's process nor in those of candidates."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BACKENDS = ("openvino", "onnxruntime", "torchao", "torch_tensorrt", "ray", "torch._inductor.compile_fx")
+"""With what makes kernels of torch.compile; Lamina itself takes parts of the rest of torch's compiler."""
+
+PROGRAM = """
+import json, sys
+import torch
+import lamina
+from lamina.tuner.values import Candidate
+from tests.tuner.models import batch, small
+from tests.tuner.test_imports import there
+
+if __name__ == "__main__":
+    spy = Candidate("spy", "import", {"target": "tests.tuner.test_imports:spy"})
+    others = tuple(Candidate(kind, kind) for kind in sys.argv[1:])
+    result = lamina.tune(small(), batch(), candidates=(spy, *others), modules=False, journal=False, seconds=0.1)
+    print(json.dumps([[row.verdict for row in result.rows], there(), result.rows[1].reason.partition(": ")[2]]))
+"""
+
+
+def there() -> list[str]:
+    """The backends that this process has imported."""
+    return [name for name in BACKENDS if name in sys.modules]
+
+
+def spy(model: Callable[..., Any]) -> Callable[..., Any]:
+    """A candidate whose row says what its process has imported."""
+    raise ValueError(json.dumps(there()))
+
+
+@pytest.mark.parametrize(("kinds", "expected"), [((), []), (("lamina",), []), (("torch.compile",), [BACKENDS[-1]])])
+def test_no_backend_is_imported_that_is_not_tried(kinds: tuple[str, ...], expected: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    line = [sys.executable, str(script), *kinds]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=os.environ, check=False)
+    assert done.returncode == 0, done.stderr
+    verdicts, ours, theirs = json.loads(done.stdout.splitlines()[-1])
+    assert verdicts[:2] == ["baseline", "failed"]
+    assert set(ours) <= set(expected)
+    assert theirs.endswith(json.dumps(expected))
