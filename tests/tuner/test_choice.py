@@ -78,7 +78,7 @@ def test_most_of_the_processes_decide() -> None:
 
 
 def test_only_ratios_near_the_margin_are_unsure() -> None:
-    figures = [row("a", "tie", speed).figures for speed in (1.0, 1.05, 1.0 + CLEARLY, 1.15, 1.3)]
+    figures = [row("a", "tie", speed).figures for speed in (1.0, 1.06, 1.0 + CLEARLY, 1.14, 1.3)]
     assert [found is not None and unsure(found) for found in figures] == [False, True, True, True, False]
 
 

@@ -21,9 +21,6 @@ same candidate differs by as much from process to process, so that nobody would 
 _NEAR = 0.3
 """By how much the same candidate may be slower in another process, where it has other memory and other neighbours."""
 
-_UNSURE = 0.06
-"""How far from the margin a ratio in one process is for that in another to be hardly on the other side."""
-
 
 def choose(rows: Sequence[Row], objective: Objective) -> Row:
     """The row that ``objective`` prefers; eager's, where it keeps the limits and nothing is better beyond noise.
@@ -77,8 +74,10 @@ def slight(rows: Sequence[Row], objective: Objective) -> list[Row]:
 
 
 def unsure(figures: Figures) -> bool:
-    """Whether another process may say otherwise of whether a candidate is clearly faster than its rival."""
-    return abs(figures.speedup.middle - (1.0 + CLEARLY)) < _UNSURE
+    """Whether another process may say otherwise of whether a candidate is clearly faster than its rival: the ratio is
+    nearer to the margin than half of what processes differ by.
+    """
+    return abs(figures.speedup.middle - (1.0 + CLEARLY)) < CLEARLY / 2
 
 
 def majority(rows: Sequence[Row]) -> Row:

@@ -17,12 +17,10 @@ __all__ = ["available_memory", "keep_freed_memory", "limit_memory", "peak_memory
 
 _RESET_PEAK = "5"
 """What Linux takes in /proc/self/clear_refs to set the peak to the present size."""
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-"""Parameters of glibc's ``mallopt``."""
-_LARGEST_OF_HEAP = 32 << 20
-"""Bytes from which glibc takes each block from the system at the latest."""
-_KEPT = 1 << 30
-"""Bytes at the end of the heap that are kept for later calls."""
+_KEEPS = ((-8, 1), (-3, 32 << 20), (-1, 1 << 30))
+"""Parameters of glibc's ``mallopt``: one heap for all threads, blocks of up to 32 MiB (more it does not take) come from
+the heap, and a GiB at its end is kept.
+"""
 
 
 def available_memory() -> int | None:
@@ -55,7 +53,7 @@ def keep_freed_memory() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):  # other C libraries have no such parameters
         mallopt = ctypes.CDLL(None).mallopt
-        for name, value in ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, _LARGEST_OF_HEAP), (_TRIM_THRESHOLD, _KEPT)):
+        for name, value in _KEEPS:
             mallopt(name, value)
 
 

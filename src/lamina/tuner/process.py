@@ -26,7 +26,7 @@ from lamina.tuner.table import duration
 from lamina.tuner.values import EAGER, Figures, Row
 from lamina.tuner.worker import Job, packed, serve
 
-__all__ = ["LOOK", "Processes", "last_lines"]
+__all__ = ["GRACE", "LOOK", "Processes", "last_lines"]
 
 _MAIN = b"__main__"
 """What is in the pickle of something of the user's script."""
@@ -38,7 +38,7 @@ _NOT_BEGUN = (
 )
 _TOLD = 12
 """Last lines of what a process wrote that its row keeps."""
-_GRACE = 5.0
+GRACE = 5.0
 """Seconds that a process is given to end after it has answered."""
 _LINE = 300
 """Characters of such a line."""
@@ -172,7 +172,7 @@ def _answer(pipe: Any, process: Any, job: Job, seconds: float, tell: Callable[[s
                 return Row(job.candidate, "failed", f"while {stage}: it wrote more than {_OUTPUT >> 20} MiB of text")
         return Row(job.candidate, "hung", f"no answer within {duration(seconds)} while {stage}", limit=seconds)
     except (EOFError, OSError):
-        process.join(_GRACE)
+        process.join(GRACE)
         how = _ended(process.exitcode)
         if not begun:
             raise LaminaError(f"{_NOT_BEGUN[0]}, by {how}", remedy=_NOT_BEGUN[1]) from None
@@ -196,7 +196,7 @@ def _end(process: Any) -> None:
         process.kill()
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)  # what it started itself
-    process.join(_GRACE)
+    process.join(GRACE)
     with contextlib.suppress(ValueError):
         process.close()
 

@@ -24,7 +24,7 @@ from lamina.tuner.memory import available_memory
 from lamina.tuner.mixes import candidates_for_parts, mixed, parts_named, refined
 from lamina.tuner.objective import Objective, parse_objective
 from lamina.tuner.parts import modules_in
-from lamina.tuner.process import Processes
+from lamina.tuner.process import GRACE, Processes
 from lamina.tuner.programs import Subject
 from lamina.tuner.progress import Progress
 from lamina.tuner.result import Environment, Result, refusal
@@ -53,12 +53,8 @@ _OF_FREE = 0.8
 """Of the memory that is free, what a candidate may take."""
 _MORE_FREE = 1.5
 """Times the memory that a candidate ran out of, from which it is tried again where no limit is given."""
-_PROCESSES = 3
-"""That decide where one may say this and another that."""
 _VERIFIES = threading.Lock()
 """Held while a choice is verified in the user's process: a run in double precision sets torch's default dtype."""
-_GRACE = 10.0
-"""Seconds beyond its time limit in which a candidate of another run has ended."""
 
 
 def tune(
@@ -242,7 +238,7 @@ class _Search:
 
     def _again(self, job: Job, row: Row) -> Row:
         """What most of three processes say: ``row`` of the first, and of two others, as far as there is time."""
-        jobs = [replace(job, attempt=attempt) for attempt in range(1, _PROCESSES)]
+        jobs = [replace(job, attempt=attempt) for attempt in (1, 2)]
         return majority([row, *(self._known(again) or self._measured(again) for again in jobs)])
 
     def _each(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Row]]:
@@ -298,7 +294,7 @@ class _Search:
         left = self._left(job)
         if left <= 0:
             return Row(job.candidate, "not tried", SPENT)
-        turn = self.book.turn(self.key, left + _GRACE)
+        turn = self.book.turn(self.key, left + 2 * GRACE)
         if turn is None:
             return self._examined(job)
         if not turn.acquire(blocking=False):
