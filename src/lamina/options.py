@@ -116,7 +116,9 @@ class Options:
         "LAMINA_REPORT",
         key=False,
     )
-    progress: bool = _knob(True, "print a line when compiling takes over two seconds", "LAMINA_PROGRESS", key=False)
+    progress: bool = _knob(
+        True, "on a terminal, print a line when compiling takes over two seconds", "LAMINA_PROGRESS", key=False
+    )
     logs: str = _knob(
         "",
         "logs to write, separated by commas: graph_breaks, guards, recompiles, aot, rewrite, lowering, fusion, "

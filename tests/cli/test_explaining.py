@@ -12,6 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from lamina.cli.app import app
+from lamina.errors import BadArgument
 
 PROGRAM = """
 import torch
@@ -141,14 +142,17 @@ def test_why(program: Path) -> None:
     assert all(row["code"].startswith("LM") and not row["joined"] for row in rows)
     torch.compiler.reset()
     done = CliRunner().invoke(app, ["why", str(program), "softmax", "convolution"])
-    assert done.exit_code == 1
-    assert "there is no kernel, call or line of 'convolution'" in done.output
+    assert isinstance(done.exception, BadArgument)
+    assert "there is no kernel, call or line of 'convolution'" in str(done.exception)
+    assert "lamina kernels" in str(done.exception)
 
 
 def test_what_cannot_be_run(tmp_path: Path) -> None:
     empty = tmp_path / "empty.py"
     empty.write_text("")
-    assert CliRunner().invoke(app, ["explain", str(empty)]).exit_code == 1
+    done = CliRunner().invoke(app, ["explain", "--json", str(empty)])
+    assert (done.exit_code, done.stdout) == (1, "[]\n")
+    assert f"nothing was compiled in {empty}\n  do: " in done.stderr
     done = CliRunner().invoke(app, ["explain", str(tmp_path / "none.py")])
     assert "there is no program" in str(done.exception)
 

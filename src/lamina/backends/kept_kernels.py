@@ -53,5 +53,6 @@ _DIFFERING = {
     "prelude": reasons.OTHER_VERSION,
     "parameters": reasons.OTHER_ARGUMENTS,
     "source": reasons.OTHER_SOURCE,
+    "flags": reasons.OTHER_FLAGS,
 }
 """What is said of a part of a kernel's key; of others, which the user decides, that it may be kept."""

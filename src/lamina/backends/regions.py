@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 import time
@@ -106,12 +107,12 @@ def loaded_later(
 
 
 def progress_printer(region: str, what: str) -> Callable[[int, int, float], None]:
-    """A function of (finished, all, seconds) that prints a line every two seconds."""
+    """A function of (finished, all, seconds) that prints a line every two seconds on a terminal, of the first rank."""
     said = 0.0
 
     def progress(finished: int, total: int, seconds: float) -> None:
         nonlocal said
-        if seconds - said >= _PROGRESS_SECONDS:
+        if seconds - said >= _PROGRESS_SECONDS and sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
             said = seconds
             print(f"lamina: {region}: compiling kernels, {finished}/{total} {what}, {seconds:.0f} s", file=sys.stderr)
 

@@ -56,7 +56,7 @@ def main() -> None:
     try:
         app()
     except LaminaError as error:
-        Console(stderr=True).print(str(error), style="red", markup=False, highlight=False)
+        Console(stderr=True, soft_wrap=True).print(str(error), style="red", markup=False, highlight=False)
         raise SystemExit(2) from None
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from lamina.blame.bisection import bisect
 from lamina.blame.found import Bisection
 from lamina.blame.scripts import Call, Stop, run_target
-from lamina.cli.running import AsJson, Given, Target, finish, program
+from lamina.cli.running import AsJson, Given, Target, check_folder, finish, nothing_compiled, program
 
 __all__ = ["bisect_command"]
 
@@ -42,10 +42,11 @@ def bisect_command(
         if not result.ok:
             raise Stop
 
+    check_folder(to)
     to_run = program(target, arguments, "bisect", ("--json", "--calls", "--to"))
     looked_at, ended = run_target(to_run, look, calls, as_json)
     if as_json:
         typer.echo(json.dumps([result.to_json() for result in found], indent=1))
-    elif not looked_at:
-        out.print(f"{target} calls nothing that it compiles with Lamina", markup=False)
+    if not looked_at:
+        nothing_compiled(target, ended)
     finish(ended, int(not all(found)))

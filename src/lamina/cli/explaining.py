@@ -11,7 +11,8 @@ import typer
 
 from lamina.base.logs import decision_line
 from lamina.capture.conditions import Conditions
-from lamina.cli.running import SETTINGS, AsJson, Given, Target, finish, program
+from lamina.cli.running import SETTINGS, AsJson, Given, Target, finish, nothing_compiled, program
+from lamina.errors import BadArgument
 from lamina.explain.explanation import Explanation
 from lamina.explain.why import missing, why
 from lamina.programs import Ended
@@ -89,7 +90,7 @@ def guards(
         if as_json
     ]
     lines = [line for _, one in found for line in (one.function, *(f"    {text}" for text in one.lines(everything)))]
-    _print(rows, as_json, lines or ["no compiled version rests on anything"])
+    _print(rows, as_json, lines or ["no version of anything is kept for later calls; lamina explain says why"])
     finish(ended)
 
 
@@ -131,8 +132,9 @@ def why_command(
     unknown = missing(records, first, second)
     if unknown:
         said = " and of ".join(map(repr, unknown))
-        typer.echo(f"there is no kernel, call or line of {said}; lamina kernels lists all", err=True)
-        finish(ended, 1)
+        _print([], as_json, [])
+        finish(ended)
+        raise BadArgument(f"there is no kernel, call or line of {said}", remedy=f"lamina kernels {target} lists all")
     _print(rows, as_json, lines or [f"no kernels or calls of {first!r} and {second!r} share a buffer"])
     finish(ended)
 
@@ -143,8 +145,8 @@ def _records(target: str, given: Sequence[str] | None, command: str, as_json: bo
         ended = program(target, given, command).ended(as_json)  # a module compiles where it is imported
         found = [record for record in held if record.stages]
     if not found:
-        typer.echo("nothing was compiled", err=True)
-        finish(ended, 1)
+        _print([], as_json, [])
+        nothing_compiled(target, ended)
     return found, ended
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from lamina.base.plurals import counted
 from lamina.blame.reduction import Reduced, minify_call
 from lamina.blame.scripts import Call, Stop, run_target
+from lamina.cli.running import check_file, check_folder
 from lamina.errors import BadArgument
 from lamina.programs import found_program
 from lamina.testing.fuzz import Finding, fuzz, minify_file
@@ -36,8 +37,7 @@ def run_fuzz(
     With ``as_json`` the counts and findings are printed as JSON at the end, and each finding to the error stream.
     """
     out = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    if to is not None:
-        _folder(to)
+    check_folder(to)
 
     def tell(finding: Finding) -> None:
         whose = "torch.compile's capture" if finding.capture else finding.target
@@ -58,8 +58,7 @@ def run_minify(file: str, target: str, to: Path | None, as_json: bool = False) -
     The reduced program is printed, or written to a file, with what it shows.
     """
     progress = Console(stderr=True, highlight=False)
-    if to is not None and not to.parent.is_dir():
-        raise BadArgument(f"the folder of {to} does not exist", remedy="make it first")
+    check_file(to)
     with progress.status("reducing") as status:
         if _is_fuzz_program(file):
             made = minify_file(file, target, progress=status.update)
@@ -107,10 +106,3 @@ def _minified_call(target: str, progress: Callable[[Any], None]) -> Reduced:
     if not made:
         raise BadArgument(f"nothing that {target} calls differs from eager", remedy="lamina.verify compares one call")
     return made[0]
-
-
-def _folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise BadArgument(f"the folder {path} cannot be made: {problem}", remedy="name another with --to") from None

@@ -7,9 +7,10 @@ import json
 import typer
 from rich.console import Console
 
-from lamina.cli.running import AsJson, Given, Target, finish, program
+from lamina.cli.running import AsJson, Given, Target, finish, nothing_compiled, program
 from lamina.profiling.kernels import profiled
 from lamina.programs import Ended
+from lamina.record import held_records
 
 __all__ = ["profile_command"]
 
@@ -22,9 +23,12 @@ def profile_command(target: Target, arguments: Given = None, as_json: AsJson = F
     Example: lamina profile train.py --steps 20
     """
     to_run, ends = program(target, arguments, "profile"), list[Ended]()
-    found = profiled(lambda: ends.append(to_run.ended(as_json)))
+    with held_records() as held:
+        found = profiled(lambda: ends.append(to_run.ended(as_json)))
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=1))
     else:
         Console(soft_wrap=True, highlight=False).print(str(found), markup=False)
+    if not any(record.stages for record in held):
+        nothing_compiled(target, ends[0])
     finish(ends[0])

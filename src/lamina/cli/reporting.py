@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from lamina.cli.running import SETTINGS, Given, Target, finish, program
+from lamina.cli.running import SETTINGS, Given, Target, check_file, finish, nothing_compiled, program
+from lamina.record import held_records
 from lamina.report.compare import differences
 from lamina.report.page import page
 from lamina.report.recording import check_report, everything_reported, write_waiting
@@ -33,17 +34,19 @@ def report(
 
     Example: lamina report --to report.html train.py --steps 1
     """
-    with everything_reported(check_report(to)):
+    path = check_report(to)
+    check_file(path)
+    with everything_reported(path), held_records() as held:
         ended = program(target, arguments, "report", ("--json", "--to")).ended(as_json)
     written: list[Path] = []
     write_waiting(written.append)
     if as_json:
-        typer.echo(json.dumps([str(path) for path in written]))
+        typer.echo(json.dumps([str(one) for one in written]))
     else:
-        for path in written:
-            typer.echo(str(path))
-    if not written:
-        typer.echo("nothing was compiled, so there is nothing to report", err=True)
+        for one in written:
+            typer.echo(str(one))
+    if not any(record.stages for record in held):
+        nothing_compiled(target, ended)
     finish(ended, int(not written))
 
 
@@ -59,6 +62,7 @@ def diff(
     """
     old, new = read_report(before), read_report(after)
     found = differences(old, new)
+    check_file(to)
     if to is not None:
         to.write_text(page(new, old), encoding="utf-8", errors="surrogatepass")
     if as_json:

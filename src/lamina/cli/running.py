@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 
+from lamina.errors import BadArgument
 from lamina.programs import Ended, Program, found_program
 
-__all__ = ["SETTINGS", "AsJson", "Given", "Target", "finish", "program"]
+__all__ = [
+    "SETTINGS",
+    "AsJson",
+    "Given",
+    "Target",
+    "check_file",
+    "check_folder",
+    "finish",
+    "nothing_compiled",
+    "program",
+]
 
 Target = Annotated[str, typer.Argument(help="A Python program (train.py), or package.module:function of no arguments.")]
 Given = Annotated[list[str] | None, typer.Argument(help="What the program finds in sys.argv.")]
@@ -31,6 +43,38 @@ def program(target: str, given: Sequence[str] | None, command: str, options: Seq
         if any(one == name or one.startswith(f"{name}=") for one in arguments):
             typer.echo(f"{name} is given to {target}; for lamina {command} write it before {target}", err=True)
     return found
+
+
+def check_file(path: Path | None, option: str = "--to") -> None:
+    """Raise ``BadArgument`` if the file cannot be written, before anything is run that is to end in it."""
+    if path is None:
+        return
+    there = path.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("ab").close()
+    except OSError as problem:
+        said = f"{path} cannot be written: {problem.strerror}"
+        raise BadArgument(said, remedy=f"name another file with {option}") from None
+    if not there:
+        path.unlink()
+
+
+def check_folder(path: Path | None) -> None:
+    """Make a folder that files are to be written to. Raises ``BadArgument`` if that cannot be done."""
+    if path is not None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise BadArgument(f"the folder {path} cannot be made: {problem}", remedy="name another with --to") from None
+
+
+def nothing_compiled(target: str, ended: Ended) -> NoReturn:
+    """Say that nothing was compiled in a program, and how that ended; the status is the program's, or 1."""
+    typer.echo(f"nothing was compiled in {target}", err=True)
+    typer.echo('  do: have it call what lamina.compile, or torch.compile(backend="lamina"), has made', err=True)
+    finish(ended, 1)
+    raise typer.Exit(1)
 
 
 def finish(ended: Ended, failed: int = 0) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from lamina.ir.access import origins
 from lamina.ir.loops import LibraryCall
 from lamina.ir.plan import KernelCall, Plan
 from lamina.record import Record
@@ -35,8 +36,8 @@ class Answer:
 def why(record: Record, first: str, second: str) -> list[Answer]:
     """What is known of pairs of steps of which one is called ``first`` and the other ``second``, frequent ones first.
 
-    A step is called by its name, a part of it, the name of its kernel, an operation or a line ("file.py:12"). Nothing
-    is said of pairs that neither share a buffer nor follow one another through one.
+    A step is called by its name, a part of it, the name of its kernel, an operation (of the program or of ATen) or a
+    line ("file.py:12"). Nothing is said of pairs that neither share a buffer nor follow one another through one.
     """
     found: dict[tuple[bool, str], list[Answer]] = {}
     for plan in last_plans(record):
@@ -78,11 +79,26 @@ def _called(plan: Plan, step: KernelCall | LibraryCall) -> tuple[str, ...]:
     """By what a step may be called: its name with its lines first."""
     places = user_places(plan, step)
     kernel = (step.kernel, *(nest.name for nest in step.nests)) if isinstance(step, KernelCall) else (step.op,)
-    return (f"{step.name} ({'; '.join(places)})", step.name, *kernel, *places)
+    return (f"{step.name} ({'; '.join(places)})", step.name, *kernel, *places, *_users_words(plan, step))
+
+
+def _users_words(plan: Plan, step: KernelCall | LibraryCall) -> Iterator[str]:
+    """What the user's program calls the operations of a step, as ":dropout": they may become operations of other names.
+
+    The colon tells them from others: a part of such a name is no name of the step.
+    """
+    places = {source.node: source.place for source in plan.sources}
+    for origin in origins(step):
+        if word := places.get(origin, "").partition(" ")[2]:
+            yield f":{_plain(word.removesuffix(' backward'))}"
+
+
+def _plain(word: str) -> str:
+    return word.replace("_", "").lower()
 
 
 def _is(names: tuple[str, ...], text: str) -> bool:
-    return any(text in name for name in names)
+    return any(text in name for name in names) or f":{_plain(text)}" in names
 
 
 def _both(names: tuple[str, ...], first: str, second: str) -> bool:

@@ -134,6 +134,12 @@ OTHER_ARGUMENTS = _KEPT.add(
     "The last kernel of the same name that was built takes other arguments, a letter for each: p is memory, the others "
     "are sizes and numbers. Another graph, or sizes that vary, make another kernel.",
 )
+OTHER_FLAGS = _KEPT.add(
+    9,
+    "flags of the compiler: they were `{old}` and are `{new}`",
+    "The last kernel of the same name that was built was compiled with other flags: those that its arithmetic asks "
+    "for, or those of other instructions of the machine (option simd).",
+)
 OTHER_VERSION = _KEPT.add(
     8,
     "{part}: it was `{old}` and is `{new}`",

@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.base.decision import Decision
+from lamina.base.user_warnings import calling_place
 from lamina.capture.breaks import own_break_reason
 from lamina.capture.dynamo import Captured, compiled_graph
 from lamina.capture.log import CaptureLog
@@ -24,6 +25,7 @@ from lamina.capture.own.reuse.tracing import TracingWorld
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.sharing.families import Families
 from lamina.capture.own.torch_private import recording
+from lamina.capture.recompiles.reasons import GUARDS
 from lamina.capture.reasons import INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS
 from lamina.errors import GraphBroken
 from lamina.record import Record
@@ -54,6 +56,8 @@ class Interpreting:
         )
         self.noted: set[str] = set()
         self.made: list[Driver] = []
+        self.interpreted = False
+        """Whether there was a call that is interpreted anew each time."""
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call gives; a driver that comes of it is added to those that are ``made``."""
@@ -83,10 +87,20 @@ class Interpreting:
             del raised  # whose traceback leads to this frame
             _let_go(machine)
         self._tell(result)
+        compiled = self.log.graphs > graphs
         if trace is not None:
             with self.record.harmless("capture"):
-                self.made += self.versions.add(trace, result, self.log.graphs > graphs)
+                self.made += self.versions.add(trace, result, compiled)
+        if compiled and self.interpreted and (trace is None or trace.ended is not None):
+            self._note_compiled_again()
+        self.interpreted = self.interpreted or trace is None or trace.ended is not None
         return result
+
+    def _note_compiled_again(self) -> None:
+        """Note a call that nothing is kept of, as those before it, and that had to have more graphs."""
+        with self.record.harmless("capture"):
+            at = ("called at", "{}:{}".format(*calling_place()))
+            self.record.note("", "capture", Decision("recompile", self.subject, True, GUARDS["graphs"](), (at,)))
 
     def _refuse(self, recorder: Recorder) -> None:
         """Raise what ``fullgraph`` asks for, if something has ended the graph."""

@@ -230,6 +230,13 @@ _SIZE_OF_GRAPHS = _GUARDS.add(
     "lets them; calls with further sizes take them. With dynamic=False each size has graphs of its own.",
     "compile with dynamic=True to have sizes vary from the first call on; the default front end captures it then",
 )
+_MORE_GRAPHS = _GUARDS.add(
+    34,
+    "a call needed graphs that no earlier one had",
+    "With capture own, calls that cannot be done again without interpretation have no conditions of their own: each "
+    "computation looks for a compiled graph, for its operations and sizes. One that differs is compiled.",
+    "give the same sizes, dtypes and values in all calls, or mend what has its calls interpreted (LM1207)",
+)
 LIMIT_REACHED = _GUARDS.add(
     50,
     f"it was compiled as often as {RECOMPILE_LIMIT} allows ({{limit}}){{why}}",
@@ -272,5 +279,6 @@ GUARDS = {
     "arguments": _ARGUMENTS,
     "absent": _MISSING_ENTRY,
     "size of graphs": _SIZE_OF_GRAPHS,
+    "graphs": _MORE_GRAPHS,
 }
 """Codes by what a guard is about."""
