@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 import lamina
 from lamina.backends import registry
+from lamina.backends.regions import progress_printer
 from lamina.backends.registry import BUILT_IN, as_backend
 from lamina.errors import BackendFailed
 from lamina.extend import Backend, Passes, compose, register_backend, rule
@@ -583,3 +584,17 @@ def test_gradients_accumulate_on_their_own(backend: Any, function: Any) -> None:
 
     torch._dynamo.reset()
     torch.testing.assert_close(accumulated(lamina.compile(function, backend=backend)), accumulated(function))
+
+
+def test_progress_is_printed_on_a_terminal_by_the_first_rank(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said() -> bool:
+        progress_printer("f0", "files")(1, 2, 30.0)
+        return "f0: compiling kernels, 1/2 files, 30 s" in capsys.readouterr().err
+
+    assert not said()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert said()
+    monkeypatch.setenv("RANK", "1")
+    assert not said()

@@ -218,6 +218,21 @@ def test_the_stance_against_recompiles_gives_our_reason() -> None:
     assert "dynamic=True" in str(raised.value)
 
 
+def test_the_stance_is_heard_by_the_own_front_end(tmp_path: Path) -> None:
+    options = {"capture": "own", "cache_dir": str(tmp_path)}
+    compiled = lamina.compile(scaled, backend="eager", options=options)
+    with torch.compiler.set_stance("fail_on_recompile"), pytest.raises(RecompileRefused, match="not compiled before"):
+        compiled(torch.ones(4), 2)
+    compiled(torch.ones(4), 2)
+    compiled(torch.ones(4), 2)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        compiled(torch.ones(4), 2)
+        with pytest.raises(RecompileRefused, match="dtype of x was float32 and is float64") as raised:
+            compiled(torch.ones(4, dtype=torch.double), 2)
+        assert HERE in str(raised.value)
+    torch.testing.assert_close(compiled(torch.ones(7), 2), scaled(torch.ones(7), 2))
+
+
 def test_guards_are_a_stage_that_prints() -> None:
     compiled = lamina.compile(scaled, backend="eager")
     compiled(torch.ones(4), 2)

@@ -141,6 +141,9 @@ def test_why(program: Path) -> None:
     assert rows
     assert all(row["code"].startswith("LM") and not row["joined"] for row in rows)
     torch.compiler.reset()
+    rows = asked("why", "--json", str(program), "softmax", "MatMul")  # the program's word for mm
+    assert any("mm" in row["first"] + row["second"] for row in rows)
+    torch.compiler.reset()
     done = CliRunner().invoke(app, ["why", str(program), "softmax", "convolution"])
     assert isinstance(done.exception, BadArgument)
     assert "there is no kernel, call or line of 'convolution'" in str(done.exception)

@@ -110,3 +110,37 @@ def test_a_report_that_cannot_be_written_is_told_before_the_program_runs(folder:
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
     assert "printed" not in done.stdout
+
+
+def test_files_that_cannot_be_written_are_told_before_anything_runs(folder: Path) -> None:
+    data = folder / "data.json"
+    data.write_text("{}")
+    for words in (
+        ("report", "--to", str(folder), "program.py"),
+        ("minify", "--to", str(folder), "program.py"),
+        ("minify", "--to", str(data / "below.py"), "program.py"),
+        ("bisect", "--to", str(data), "program.py"),
+        ("fuzz", "--to", str(data), "--programs", "1"),
+    ):
+        done = CliRunner().invoke(app, list(words))
+        assert isinstance(done.exception, BadArgument), (words, done.output)
+        assert done.exception.remedy
+        assert "printed" not in done.stdout
+
+
+def test_a_page_of_two_reports_that_cannot_be_written(folder: Path) -> None:
+    first, second = (str(folder / name) for name in ("one.json", "one.json"))
+    for name in {first, second}:
+        assert lamina(folder, "report", "--to", name, "program.py").returncode == 0
+    done = CliRunner().invoke(app, ["diff", first, second, "--to", str(folder)])
+    assert isinstance(done.exception, BadArgument)
+    assert "cannot be written" in done.exception.what
+
+
+@pytest.mark.parametrize("command", ["profile", "report", "bisect", "recompiles"])
+def test_a_program_that_compiles_nothing(folder: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "empty.py").write_text("print('nothing')\n")
+    done = CliRunner().invoke(app, [command, "empty.py"])
+    assert done.exit_code == 1
+    assert "nothing was compiled in empty.py\n  do: " in done.stderr

@@ -225,6 +225,7 @@ OWN_PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tup
     "repeated": (lambda: lambda x: x.repeat_interleave((x[0] > 0).long() + 1, 0) * 2, lambda: (x(),), "LM1003"),
     "equal": (lambda: lambda x: x.sin() * torch.equal(x, x), lambda: (x(),), "LM1001"),
     "made sparse": (lambda: lambda x: (x.sin().to_sparse() @ x).sin(), lambda: (x(),), "LM1006"),
+    "operator": (lambda: lambda x: torch.ops.aten.sin(x.cos()) * 2, lambda: (x(),), "LM1023"),
     "nested": (lambda: lambda x: nested(x).sin().to_padded_tensor(0.0), lambda: (x(),), "LM1007"),
     "pooled": (lambda: lambda x: torch.nn.functional.max_pool2d(x[None], 2).relu(), lambda: (x(),), ""),
 }

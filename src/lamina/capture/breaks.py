@@ -17,6 +17,7 @@ from lamina.capture.reasons import (
     LOOP_BROKEN,
     NO_FORMULA,
     NOT_IN_A_GRAPH,
+    OPERATOR,
     OTHER_BREAK,
     OWN_BREAKS,
     OWN_CAUSES,
@@ -38,6 +39,8 @@ _NO_ADVICE = (
 _OF_A_FILE = "intentionally marked that the function"
 """What Dynamo explains of functions that have Python code."""
 _CALL_OF = "the call of "
+_BEHIND_OPERATORS = "pybind11_detail_"
+"""How the class of the functions behind operators begins."""
 _OF_DYNAMO = ", or set "
 """What begins the part of a remedy that is about a setting of Dynamo's."""
 _LONGEST = 160
@@ -87,6 +90,8 @@ def own_break_reason(what: str, cause: str = "") -> Reason:
     ``cause`` is why the call is not recorded, where that is known and not by its name (``OWN_CAUSES``).
     """
     name = what.removeprefix(_CALL_OF).rpartition(".")[2]
+    if what.removeprefix(_CALL_OF).startswith(_BEHIND_OPERATORS):
+        name = OPERATOR
     code = OWN_BREAKS.get(name) or OWN_CAUSES.get(cause, NOT_IN_A_GRAPH)
     made = code(what=what, context=name)
     return Reason(made, made.code, made.remedy.partition(_OF_DYNAMO)[0])

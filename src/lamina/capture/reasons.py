@@ -32,6 +32,7 @@ __all__ = [
     "NOT_STORED",
     "NO_FORMULA",
     "NO_TENSOR_CALLS",
+    "OPERATOR",
     "OTHER_BREAK",
     "OTHER_STATE",
     "OWN_BREAKS",
@@ -245,6 +246,14 @@ BREAKS = {
 }
 """Codes of the kinds of graph breaks that Dynamo names; those of all others are ``OTHER_BREAK``."""
 
+OPERATOR = "operator of torch.ops"
+"""What the function of C++ behind an operator of torch's is called here."""
+_CUSTOM_OPERATOR = _BREAKS.add(
+    23,
+    "an operator of torch.ops, or of torch.library, is called",
+    "Graphs of the own front end hold functions and methods of torch, not yet operators that are called as such.",
+    "leave the option capture at dynamo, where an operator with a formula for shapes stays in the graph",
+)
 OWN_BREAKS = {
     **dict.fromkeys(("item", "tolist", "__int__", "__float__", "__index__", "__complex__"), _VALUE),
     "__bool__": _BRANCH,
@@ -254,6 +263,7 @@ OWN_BREAKS = {
     **dict.fromkeys(("print", "input", "open", "__repr__", "__format__"), _BUILTIN),
     **dict.fromkeys(("to_sparse", "to_sparse_csr", "to_sparse_coo", "sparse_coo_tensor"), _SPARSE),
     "lstm": _RNN,
+    **dict.fromkeys(("CustomOpDef", "OpOverload", "OpOverloadPacket", OPERATOR), _CUSTOM_OPERATOR),
 }
 """Codes of what ends a graph of the own front end, by the name of the call; those of others are ``OWN_CAUSES``."""
 OWN_CAUSES = {"size": _SHAPE, "value": _VALUE, "formula": NO_FORMULA, "sparse": _SPARSE, "nested": _NESTED}

@@ -31,7 +31,7 @@ from lamina.capture.breaks import break_reason, is_torchs
 from lamina.capture.conditions import Condition, Conditions
 from lamina.capture.log import CaptureLog
 from lamina.capture.recompiles.dynamo_conditions import conditions_of
-from lamina.capture.recompiles.guard_texts import FailedGuard, failed_guard, is_of_another
+from lamina.capture.recompiles.guard_texts import FailedGuard, failed_guard, is_of_another, refusal
 from lamina.capture.recompiles.guarded_call import GuardedCall, calling_frame, given_names
 from lamina.capture.torch_private import passed_through
 from lamina.errors import RecompileRefused
@@ -235,9 +235,9 @@ def _hear_of_failed_guards_of(asked: Any) -> None:
                     log.compiled_again(log.name_of(_original(frame.f_code)), failed)
                 elif _is_lamina_compile(backend):
                     _thread.refused = failed[:1]
-                else:
+                elif failed:
                     code = frame.f_code
-                    refused = _refused(failed, f"{code.co_filename}:{code.co_firstlineno}", code.co_name)
+                    refused = refusal(failed[0], f"{code.co_filename}:{code.co_firstlineno}", code.co_name)
         if refused is not None:
             raise passed_through(refused)
         return reasons
@@ -341,24 +341,7 @@ def refused_recompile(error: RuntimeError) -> RuntimeError:
     file, name, line = ("", "the function", "") if function is None else function.groups()
     failed: list[FailedGuard] = getattr(_thread, "refused", [])
     _thread.refused = []
-    if not failed:
-        what = f"the stance fail_on_recompile forbids to compile {name}, which was not compiled before"
-        return RecompileRefused(
-            what, where=f"{file}:{line}", remedy="call it with such arguments before the stance is set"
-        )
-    return _refused(failed, f"{file}:{line}", name) or error
-
-
-def _refused(failed: Sequence[FailedGuard], place: str, name: str) -> RecompileRefused | None:
-    """The error of a recompile that the stance forbids, by the newest version's guard; None where none is known."""
-    if not failed:
-        return None
-    first = failed[0]
-    return RecompileRefused(
-        f"the stance fail_on_recompile forbids to compile {name} again: {first.reason} [{first.reason.code}]",
-        where=first.called_at or place,
-        remedy="; ".join(filter(None, (first.reason.remedy, "call it with such arguments before the stance is set"))),
-    )
+    return refusal(failed[0] if failed else None, f"{file}:{line}", name)
 
 
 def note_fixed_sizes(log: CaptureLog) -> None:

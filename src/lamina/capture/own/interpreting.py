@@ -24,15 +24,20 @@ from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.own.reuse.tracing import TracingWorld
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.sharing.families import Families
-from lamina.capture.own.torch_private import recording
-from lamina.capture.recompiles.reasons import GUARDS
+from lamina.capture.own.torch_private import SET_GRAD, forbids_recompiles, recording
 from lamina.capture.reasons import INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS
+from lamina.capture.recompiles.guard_texts import FailedGuard, refusal
+from lamina.capture.recompiles.reasons import GUARDS
 from lamina.errors import GraphBroken
 from lamina.record import Record
 
 __all__ = ["Interpreting"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+class _Refused(BaseException):
+    """A graph is not compiled, as the stance forbids it; a call's own handlers of exceptions do not see it."""
 
 
 class Interpreting:
@@ -60,7 +65,22 @@ class Interpreting:
         """Whether there was a call that is interpreted anew each time."""
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a call gives; a driver that comes of it is added to those that are ``made``."""
+        """What a call gives; a driver that comes of it is added to those that are ``made``.
+
+        Raises ``RecompileRefused`` where it would compile a graph and the stance of torch's compiler forbids that.
+        """
+        grad = torch.is_grad_enabled()
+        try:
+            return self._call(args, kwargs)
+        except _Refused:
+            SET_GRAD(grad)
+            place = "{}:{}".format(*calling_place())
+            failed = self.versions.missed
+            if failed is None and self.log.graphs:
+                failed = FailedGuard("", GUARDS["graphs"]())
+            raise refusal(failed, place, self.subject[0]) from None
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         graphs = self.log.graphs
         recorder = Recorder(self.regions, lambda: _user_line(machine), lambda: machine.watch(), self.fullgraph)
         varying = self.versions.varying
@@ -140,6 +160,8 @@ class Interpreting:
 
 def _noted(backend: Backend, log: CaptureLog, gm: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
     """What ``backend`` makes of a graph that ``log`` is told of; interpreting takes the seconds of no stage."""
+    if forbids_recompiles():
+        raise _Refused
     with log.record.harmless("capture"):
         log.record.keep("", "capture", Captured(gm, 0))
     return compiled_graph(backend, gm, examples, log)

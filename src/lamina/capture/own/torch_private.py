@@ -79,6 +79,12 @@ def in_ordinary_state() -> bool:
     )
 
 
+def forbids_recompiles() -> bool:
+    """Whether ``torch.compiler.set_stance("fail_on_recompile")`` holds; it loads the module where a stance is kept."""
+    module = sys.modules.get("torch._dynamo.eval_frame")
+    return module is not None and module._stance.stance == "fail_on_recompile"
+
+
 def autocast_states() -> tuple[Any, ...]:
     """What autocast does on CPUs and GPUs: (device, enabled, dtype) each, and whether it caches casts."""
     enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype

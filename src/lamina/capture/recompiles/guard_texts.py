@@ -14,8 +14,9 @@ from lamina.capture.breaks import user_frame, user_place
 from lamina.capture.conditions import spoken, whole_path
 from lamina.capture.recompiles.guarded_call import GuardedCall
 from lamina.capture.recompiles.reasons import GUARDS, OTHER_GUARD
+from lamina.errors import RecompileRefused
 
-__all__ = ["FailedGuard", "failed_guard", "is_of_another"]
+__all__ = ["FailedGuard", "failed_guard", "is_of_another", "refusal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,19 @@ class FailedGuard:
             ("called at", self.called_at),
         )
         return tuple(one for one in told if one[1])
+
+
+def refusal(failed: FailedGuard | None, place: str, name: str) -> RecompileRefused:
+    """The error of a stance that forbids to compile ``name``, a function at ``place``; ``failed`` is the guard."""
+    before = "call it with such arguments before the stance is set"
+    if failed is None:
+        what = f"the stance fail_on_recompile forbids to compile {name}, which was not compiled before"
+        return RecompileRefused(what, where=place, remedy=before)
+    return RecompileRefused(
+        f"the stance fail_on_recompile forbids to compile {name} again: {failed.reason} [{failed.reason.code}]",
+        where=failed.called_at or place,
+        remedy="; ".join(filter(None, (failed.reason.remedy, before))),
+    )
 
 
 Told = tuple[str, dict[str, str]]

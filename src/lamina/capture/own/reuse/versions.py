@@ -52,7 +52,8 @@ class Versions:
         self.first: Run = cannot_tell
         self.ended = self.unused = self._done = self._seen = 0
         self.wanted = True
-        self._missed: FailedGuard | None = None
+        self.missed: FailedGuard | None = None
+        """Why the version used last is not for the call in progress."""
         self._differs: Driver | None = None
         self._others: dict[str, int] = {}
         self._noted: set[str] = set()
@@ -84,7 +85,7 @@ class Versions:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call in the ordinary state gives, or ``MISSING`` if it is to be interpreted."""
-        self._missed = self._differs = None
+        self.missed = self._differs = None
         grad = torch.is_grad_enabled()
         for place, driver in enumerate(self.drivers):
             if not driver.with_machine and driver.holds(args, kwargs):
@@ -116,7 +117,7 @@ class Versions:
         if fact is not None:
             self._count(fact, args, kwargs)
             with contextlib.suppress(Exception):
-                self._missed = failed_fact(fact, args, kwargs, self.names)
+                self.missed = failed_fact(fact, args, kwargs, self.names)
 
     def _count(self, fact: Fact, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """If a fact that does not hold is one about a float, count how often that was another one."""
@@ -138,7 +139,7 @@ class Versions:
 
         ``compiled``: graphs were compiled for it.
         """
-        missed, self._missed = self._missed, None
+        missed, self.missed = self.missed, None
         differs, self._differs = self._differs, None
         trace.finish(state_of_torch())
         if trace.ended is None:
