@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import sys
 import time
@@ -106,13 +105,18 @@ def loaded_later(
     return call
 
 
+def _is_first_rank() -> bool:
+    spread = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return not spread or torch.distributed.get_rank() == 0
+
+
 def progress_printer(region: str, what: str) -> Callable[[int, int, float], None]:
     """A function of (finished, all, seconds) that prints a line every two seconds on a terminal, of the first rank."""
     said = 0.0
 
     def progress(finished: int, total: int, seconds: float) -> None:
         nonlocal said
-        if seconds - said >= _PROGRESS_SECONDS and sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
+        if seconds - said >= _PROGRESS_SECONDS and sys.stderr.isatty() and _is_first_rank():
             said = seconds
             print(f"lamina: {region}: compiling kernels, {finished}/{total} {what}, {seconds:.0f} s", file=sys.stderr)
 
