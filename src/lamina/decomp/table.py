@@ -3,7 +3,8 @@
 Few, on purpose: every operation here costs tracing time, and what stays whole is either lowered whole to a loop nest
 (norms, softmax, losses, activations and their backward) or called in ATen (products, convolutions, attention, sorts).
 Taken apart is only what has no lowering rule and no kernel of ATen worth calling, and where torch's own decomposition
-gives eager's values, dtypes and errors; and dropout, whose mask is drawn again in the backward pass.
+gives eager's values, dtypes and errors; dropout, whose mask is drawn again in the backward pass; and pooling to a size
+that has windows of one size, whose other form has kernels.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from lamina.decomp.dropout import dropout_decompositions
 from lamina.decomp.torch_private import torch_decompositions
+from lamina.decomp.windows import window_decompositions
 from lamina.ops import row_of
 
 __all__ = ["decompositions"]
@@ -27,4 +29,5 @@ def decompositions(numerics: str = "fast") -> MappingProxyType[Any, Callable[...
         op: rule for op, rule in torch_decompositions().items() if (row := row_of(op)) is not None and row.becomes
     }
     table.update(dropout_decompositions(numerics))
+    table.update(window_decompositions())
     return MappingProxyType(table)
