@@ -34,7 +34,7 @@ from lamina.capture.own.frame import MISSING
 from lamina.capture.own.machine import is_generator_of_machine
 from lamina.capture.own.pending import Pending
 
-__all__ = ["CONTAINERS", "FUNCTIONS", "asks", "calls_back", "is_lazy", "is_stored", "method_asks"]
+__all__ = ["CONTAINERS", "FUNCTIONS", "KEYS", "asks", "calls_back", "is_lazy", "is_stored", "method_asks"]
 
 CONTAINERS = (
     list, tuple, dict, set, frozenset, str, bytes, int, float, bool, complex, range, slice, deque, OrderedDict,
@@ -61,7 +61,10 @@ _QUIET = frozenset((*_NUMBERS, *_TENSORS, *_NATIVE, *_COUNTERS, type(MISSING)))
 """Classes whose instances run no code of Python's where a native function compares, prints, hashes or iterates them."""
 
 _HOLDERS = frozenset((list, tuple, set, frozenset, deque, dict, OrderedDict, defaultdict))
-_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS: tuple[type, ...] = tuple(
+    type(view) for made in ({}, OrderedDict()) for view in (made.keys(), made.values(), made.items())
+)
+_ITEM_VIEWS = (type({}.items()), type(OrderedDict().items()))
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 _ITERATORS = frozenset(
     map(
@@ -69,7 +72,7 @@ _ITERATORS = frozenset(
         (
             iter([]), iter(()), iter(range(0)), iter(range(1 << 70)), iter(""), iter(b""), iter(set()), iter({}),
             iter({}.values()), iter({}.items()), reversed([]), reversed({}), reversed({}.values()),
-            reversed({}.items()), iter(deque()),
+            reversed({}.items()), iter(deque()), iter(OrderedDict()), iter(OrderedDict().items()),
         ),
     )
 )  # fmt: skip
@@ -88,9 +91,9 @@ _INERT = frozenset(
 )  # fmt: skip
 """Special methods that no operator and no built-in function calls but for attributes, calls and copies."""
 
-_KEYS = frozenset(("__hash__", "__eq__"))
+KEYS = frozenset(("__hash__", "__eq__"))
 """What a dictionary asks of a key."""
-_ITEMS = _KEYS | {"__getitem__", "__setitem__", "__delitem__", "__missing__", "__index__", "__len__"}
+_ITEMS = KEYS | {"__getitem__", "__setitem__", "__delitem__", "__missing__", "__index__", "__len__"}
 _ASKED: dict[Callable[..., Any], frozenset[str]] = {
     iter: frozenset(("__iter__", "__getitem__")),
     len: frozenset(("__len__",)),
@@ -120,7 +123,7 @@ _OF_CONTAINERS: dict[str, frozenset[str]] = {
         ("append", "appendleft", "insert", "clear", "copy", "reverse", "popleft", "popitem", "items", "keys", "values"),
         frozenset(),
     ),
-    **dict.fromkeys(("get", "pop", "setdefault", "add", "discard", "__contains__", "move_to_end"), _KEYS),
+    **dict.fromkeys(("get", "pop", "setdefault", "add", "discard", "__contains__", "move_to_end"), KEYS),
 }
 """Methods of built-in containers that ask nothing of what those hold, with what they ask of their first argument."""
 
@@ -131,12 +134,14 @@ _OF_KEYS = (operator.setitem, operator.delitem, operator.getitem, set.add)
 def asks(function: Callable[..., Any], values: Sequence[Any]) -> bool:
     """Whether a built-in function or operator may run code of Python's that its operands ``values`` have."""
     if function is dict.update and all(type(value) in _MAPPINGS for value in values):
-        return any(calls_back(key, _KEYS) for mapping in values for key in mapping)
+        return any(calls_back(key, KEYS) for mapping in values for key in mapping)
+    if function is dict and len(values) == 1 and type(values[0]) in _ITEM_VIEWS:
+        return any(calls_back(key, KEYS) for key, _ in values[0])
     names = _ASKED.get(function) if _is_hashable(function) else None
     if names is None:
         return any(type(value) not in _QUIET and calls_back(value) for value in values)
     if function in _OF_KEYS:
-        return _itself(values[0], names) or calls_back(values[1], _KEYS)
+        return _itself(values[0], names) or calls_back(values[1], KEYS)
     return any(_itself(value, names) for value in values)
 
 

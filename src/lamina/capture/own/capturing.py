@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import operator
 from collections import defaultdict
 from collections.abc import Callable
@@ -21,13 +22,14 @@ from lamina.capture.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.attributes import deletes_by_code, read_attribute, read_plainly, setter_of
 from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.frame import MISSING
+from lamina.capture.own.importing import is_loaded
 from lamina.capture.own.iterating import advanced, consumable, drawn
 from lamina.capture.own.natives import CONSUMERS, KEEPING, is_of_container, is_seen, runs_the_users, unbound
 from lamina.capture.own.nested import flat
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.recorder import Recorder
 from lamina.capture.own.torch_calls import LEFT_OUT
-from lamina.capture.own.torch_private import paused, resumed
+from lamina.capture.own.torch_private import MARK, is_mark, paused, resumed
 from lamina.capture.own.world import PlainWorld
 
 __all__ = ["CapturingWorld"]
@@ -48,6 +50,9 @@ _METHODS: dict[Callable[..., Any], str] = {
     len: "__len__",
     operator.truth: "__bool__",
     operator.getitem: "__getitem__",
+    operator.setitem: "__setitem__",
+    operator.delitem: "__delitem__",
+    operator.contains: "__contains__",
     operator.neg: "__neg__",
 }
 """Operators that are one method of their first operand, by the functions that they are."""
@@ -69,6 +74,8 @@ class CapturingWorld(PlainWorld):
         kind = type(value)
         if kind is Pending and name == "__class__":
             return torch.Tensor
+        if kind is Pending and name.startswith(MARK):
+            self.recorder.flush()
         if kind in _KNOWN_CLASSES or not (kind.__flags__ & MADE_BY_PYTHON or kind is type or kind is super):
             return getattr(value, name)
         return read_attribute(value, name, self._interpreted)
@@ -87,7 +94,8 @@ class CapturingWorld(PlainWorld):
         if function in _METHODS:
             found = self.looked_up(type(operands[0]), _METHODS[function])
             if type(found) is FunctionType and self.enters(found):
-                return _checked(function, self.interpret(found, *operands))
+                given = self.interpret(found, *operands)
+                return self.operate(operator.truth, given) if function is operator.contains else _checked(function, given)
         if function is operator.getitem and type(operands[0]) is defaultdict:
             return self._with_default(*operands)
         return self.natively(function, operands, {})
@@ -125,10 +133,18 @@ class CapturingWorld(PlainWorld):
             if self.recorder.watching and is_of_container(function):
                 self.settle()
             return caller(function, args, kwargs)
+        if is_mark(function) and args and isinstance(args[0], torch.Tensor):
+            if type(args[0]) is not Pending:
+                return caller(function, args, kwargs)
+            self.settle()
+            if type(args[0]) is Pending:
+                return self.recorder.mark(function, args, kwargs)
         return self.natively(caller, (function, args, kwargs), {})
 
     def _asked(self, function: Any, args: tuple[Any, ...]) -> Any:
         """What a built-in function gives that stands for an operator or an attribute; ``MISSING`` for others."""
+        if function is builtins.__import__ and is_loaded(*args):
+            return function(*args)
         if function is type and len(args) == 1:
             return torch.Tensor if type(args[0]) is Pending else type(args[0])
         if function is setattr and len(args) == 3 and type(args[1]) is str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+from abc import ABCMeta
 from collections.abc import Callable, Generator
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
 from types import CodeType, FunctionType, GeneratorType, MethodType
@@ -20,6 +21,9 @@ from lamina.capture.own.world import World
 __all__ = ["Machine", "is_generator_of_machine", "is_interpretable"]
 
 _DEEPEST = 100
+_METACLASSES = (type, ABCMeta)
+"""Classes of classes that make an object by ``__new__`` and ``__init__`` of its class, and do no more."""
+_INIT = vars(object)["__init__"]
 """Calls within calls that are interpreted: each takes a few frames of Python's, of which there are 1,000 by default."""
 
 _STEPS: dict[str, Step] = {**DATA_STEPS, **CONTROL_STEPS}
@@ -117,7 +121,7 @@ class Machine:
             if entered is not None:
                 return self._result_of(entered)
         caller = _caller if frame is None else self.caller(frame)
-        if type(function) is type:
+        if type(function) in _METACLASSES:
             made = self._made(frame, function, args, kwargs)
             if made is not MISSING:
                 return made
@@ -139,8 +143,11 @@ class Machine:
     def _made(self, frame: Frame | None, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An object of a class whose ``__new__`` or ``__init__`` is interpreted; ``MISSING`` if Python makes it."""
         new, init = self.world.looked_up(kind, "__new__"), self.world.looked_up(kind, "__init__")
-        if new is object.__new__ and _is_entered(self.world, init):
-            made = self.world.made((_caller if frame is None else self.caller(frame))(new, (kind,), {}))
+        caller = _caller if frame is None else self.caller(frame)
+        if new is object.__new__ and init is _INIT and kind.__flags__ & MADE_BY_PYTHON:
+            return self.world.made(caller(kind, args, kwargs))
+        if (new is object.__new__ or new is dict.__new__) and _is_entered(self.world, init):
+            made = self.world.made(caller(new, (kind,), {}))
         elif type(new) is staticmethod and _is_entered(self.world, inner := self.world.attribute(new, "__func__")):
             made = self._called(frame, inner, (kind, *args), kwargs)
             init = self.world.looked_up(type(made), "__init__")

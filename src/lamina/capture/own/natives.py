@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from contextvars import ContextVar
 from functools import cache, partial
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import torch
 
-from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, asks, method_asks
+from lamina.capture.class_flags import MADE_BY_PYTHON
+from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, KEYS, asks, calls_back, method_asks
 from lamina.capture.own.torch_private import STATE_QUERIES, overridable
 
 __all__ = ["CONSUMERS", "KEEPING", "is_of_container", "is_seen", "runs_the_users", "seen_by_modes", "unbound"]
@@ -43,7 +46,7 @@ def seen_by_modes() -> frozenset[int]:
 def is_seen(function: Any) -> bool:
     """Whether function modes see what ``function`` does with tensors, and it does nothing else that matters."""
     kind = type(function)
-    if id(function) in _PURE or id(function) in _MAKERS:
+    if id(function) in _PURE or id(function) in _MAKERS or _is_builtin_error(function):
         return True
     if kind is FunctionType:
         return "handle_torch_function" in function.__code__.co_names or function in STATE_QUERIES
@@ -54,6 +57,11 @@ def is_seen(function: Any) -> bool:
     return False
 
 
+def _is_builtin_error(function: Any) -> bool:
+    """Whether ``function`` is a class of exceptions of Python's own, which looks at nothing that it is given."""
+    return type(function) is type and issubclass(function, BaseException) and function.__module__ == "builtins"
+
+
 def unbound(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     """A call without the object of a method of tensors that is written in Python; other calls as they are."""
     if type(function) is MethodType and isinstance(function.__self__, torch.Tensor) and is_seen(function.__func__):
@@ -61,13 +69,30 @@ def unbound(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]
     return function, args
 
 
+_OF_BASES = frozenset(("__setitem__", "__delitem__", "__contains__", "__len__", "__iter__", "keys", "values", "items"))
+"""Methods of dictionaries that run, for objects of classes of the user's too, nothing but what keys have."""
+
+
+def _is_of_base(function: Any) -> bool:
+    """Whether a method of an object of a subclass of ``dict`` is the dictionary's own, and asks for no overridden one."""
+    name, owner = function.__name__, function.__self__
+    kind = type(owner)
+    if kind.__flags__ & MADE_BY_PYTHON and isinstance(owner, dict):
+        if name == "__init__":
+            return type(function) is MethodWrapperType and function.__objclass__ in (dict, OrderedDict)
+        return name in _OF_BASES and not hasattr(kind, "__missing__")
+    return False
+
+
 def _is_seen_builtin(function: Any) -> bool:
     owner = function.__self__
     if isinstance(owner, torch.Tensor):
         return True
-    if type(owner) in CONTAINERS or any(owner is kind for kind in (dict, list, str)):
+    if type(owner) in CONTAINERS or any(owner is kind for kind in (dict, list, str)) or _is_of_base(function):
         return True
-    if isinstance(owner, ModuleType) and owner.__name__ in ("math", "_operator"):
+    if isinstance(owner, ModuleType) and owner.__name__ in ("math", "_operator", "time"):
+        return True
+    if type(owner) is ContextVar:
         return True
     if type(function) is MethodWrapperType and function.__name__ == "__init__" and function.__objclass__ is object:
         return True
@@ -80,8 +105,12 @@ def runs_the_users(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     kind = type(function)
     if function is partial:
         return False
+    if kind is MethodWrapperType and function.__name__ == "__init__" and _is_of_base(function):
+        return bool(values)  # which would be set by an overridden ``__setitem__``
     if id(function) in _LAZY:
         return asks(iter, values[1:])
+    if kind in (BuiltinFunctionType, MethodWrapperType) and _is_of_base(function):
+        return any(calls_back(value, KEYS) for value in args[:1])
     if kind in (BuiltinFunctionType, MethodWrapperType) and type(function.__self__) in CONTAINERS:
         return method_asks(function.__self__, function.__name__, args, kwargs)
     if kind is MethodDescriptorType and function.__objclass__ in CONTAINERS and args:
@@ -91,8 +120,17 @@ def runs_the_users(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     return (id(function) in _PURE or id(function) in _MAKERS) and asks(function, values)
 
 
+_READING = frozenset(
+    "get keys values items copy index count join format split startswith endswith strip lower upper __contains__ "
+    "__getitem__ __len__ __iter__ isdisjoint issubset issuperset union intersection difference".split()
+)
+"""Methods of built-in containers that change nothing."""
+
+
 def is_of_container(function: Any) -> bool:
     """Whether a function is a method of a built-in container, which may change it."""
+    if getattr(function, "__name__", "") in _READING:
+        return False
     if type(function) is MethodDescriptorType:
         return function.__objclass__ in CONTAINERS
     return type(function) is BuiltinFunctionType and type(function.__self__) in CONTAINERS

@@ -21,7 +21,7 @@ from lamina.base.recipes import captured
 from lamina.capture.own.autocast import Autocast
 from lamina.capture.own.fakes import Fakes, NotHeld, look
 from lamina.capture.own.nested import flat, frozen, mapped, tensors
-from lamina.capture.own.pending import Pending, pending
+from lamina.capture.own.pending import Pending, lost, pending
 from lamina.capture.own.places import by_interpreter
 from lamina.capture.own.results import become, computed_before, distinct
 from lamina.capture.own.reuse.run import Run
@@ -288,6 +288,8 @@ class Recorder(TorchFunctionMode):
             outputs += [segment.nodes[id(one._fake)] for one in alive]
             key = (tuple(segment.key), tuple(segment.looks), segment.state, tuple(segment.numbers[n] for n in outputs))
             self._fill(segment, key, alive, outputs)
+            for function, args, kwargs in segment.marks:
+                function(*args, **kwargs)
         except BaseException as error:
             SET_GRAD(grad)
             nodes = dict(zip(map(id, alive), outputs, strict=False))
@@ -318,7 +320,17 @@ class Recorder(TorchFunctionMode):
     def settle(self) -> None:
         """Run what is recorded if it may raise what the program handles."""
         if self.watching:
-            self.flush()
+            assert self.segment is not None
+            with without_function_modes():
+                quiet = self.segment.raises_nothing()
+            if not quiet:
+                self.flush()
+
+    def mark(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Have ``function`` give a pending tensor attributes once that is computed."""
+        if self.segment is None or id(args[0]._fake) not in self.segment.nodes:
+            raise lost(args[0])
+        self.segment.marks.append((function, args, kwargs))
 
     def _fill(self, segment: Segment, key: Any, alive: list[Pending], outputs: list[Node]) -> None:
         """Compile a graph, unless it is compiled, run it, and put its results in place."""

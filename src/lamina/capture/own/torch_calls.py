@@ -67,6 +67,9 @@ _OPERATORS: dict[str, Any] = {
     "__eq__": operator.eq,
     "__ne__": operator.ne,
 }
+_OF_NUMBERS = frozenset(("tensor", "scalar_tensor"))
+"""Functions that copy numbers, which they ask tensors for."""
+_MOST_NUMBERS = 64
 _PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 _CONSTANTS = (
     int,
@@ -117,9 +120,22 @@ def recordable(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pen
     name = name_of(function)
     if name in LEFT_OUT or kwargs.get("out") is not None or kwargs.get("generator") is not None:
         return False
+    if name in _OF_NUMBERS and not _are_numbers([*args, *kwargs.values()]):
+        return False
     if in_place(function) and not (name in _IN_PLACE and args and type(args[0]) in (pending, *_PLAIN_CLASSES)):
         return False
     return _known([*args, *kwargs.values()], pending)
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    """Whether nothing among the arguments of a call is a tensor, nor are there more numbers than a graph should hold."""
+    flat = list(values)
+    for value in flat:
+        if isinstance(value, torch.Tensor) or len(flat) > _MOST_NUMBERS:
+            return False
+        if type(value) in (list, tuple):
+            flat.extend(value)
+    return True
 
 
 def _known(values: list[Any], pending: type) -> bool:

@@ -27,6 +27,7 @@ from torch.overrides import _get_current_function_mode_stack, get_overridable_fu
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 __all__ = [
+    "MARK",
     "SETTINGS",
     "SET_GRAD",
     "STATE_QUERIES",
@@ -38,6 +39,7 @@ __all__ = [
     "held_beneath",
     "in_ordinary_state",
     "is_fake",
+    "is_mark",
     "is_plain",
     "is_wrapped",
     "looking_like",
@@ -154,7 +156,7 @@ def resumed(mode: Any) -> bool:
 
 _MAKERS = (
     "arange bartlett_window blackman_window empty empty_strided eye full hamming_window hann_window kaiser_window "
-    "linspace logspace ones rand randint randn randperm range tril_indices triu_indices zeros"
+    "linspace logspace ones rand randint randn randperm range scalar_tensor tensor tril_indices triu_indices zeros"
 )
 """Functions that make tensors of numbers, which modes see though no class of tensors overrides them."""
 
@@ -227,6 +229,18 @@ def looking_like(tensor: torch.Tensor) -> Any:
         made = memory.as_strided(tensor.size(), tensor.stride(), offset).detach()
     made = torch._conj(made) if tensor.is_conj() else made
     return torch._neg_view(made) if tensor.is_neg() else made
+
+
+MARK = "_dynamo_"
+"""What names of attributes begin with by which a tensor tells how it is to be captured."""
+_MARKS = frozenset(
+    ("mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked", "maybe_mark_dynamic", "mark_strict_unbacked")
+)
+
+
+def is_mark(function: Any) -> bool:
+    """Whether a function does nothing but give a tensor attributes by which it is to be captured."""
+    return getattr(function, "__module__", "") == "torch._dynamo.decorators" and function.__name__ in _MARKS
 
 
 _UNSEEN = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
@@ -327,6 +341,8 @@ STATE_QUERIES: frozenset[Any] = frozenset(
         torch.get_autocast_dtype,
         torch._C._log_api_usage_once,
         torch._jit_internal.is_scripting,
+        torch.jit.is_tracing,
+        torch._C._is_tracing,
         torch.compiler.is_compiling,
         torch.compiler.is_dynamo_compiling,
         torch.compiler.is_exporting,
