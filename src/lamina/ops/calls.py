@@ -113,8 +113,9 @@ _ALL: tuple[Function, ...] = (
     *_functions("abs", holds=NUMBERS, constant=True, one_operation=True),
     *_functions(
         """
-        adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d baddbmm batch_norm bmm conv1d conv2d conv3d
-        einsum instance_norm linear matmul max_pool1d max_pool2d mm mse_loss norm normalize
+        adaptive_avg_pool1d adaptive_avg_pool2d addbmm addmm addmv avg_pool1d avg_pool2d baddbmm batch_norm bmm conv1d
+        conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d dot
+        einsum instance_norm linear matmul max_pool1d max_pool2d mm mse_loss mv norm normalize
         scaled_dot_product_attention std
         """,
         holds=FLOATS,

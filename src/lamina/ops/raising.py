@@ -19,6 +19,8 @@ _COUNTED = _WHOLE | {torch.float16, torch.bfloat16, torch.float32, torch.float64
 _USUAL = _COUNTED | {torch.bool, torch.complex64, torch.complex128}
 _RANGES = frozenset({"arange", "linspace"})
 """Calls that make no truth values and no complex numbers."""
+_MASKED = frozenset({"scaled_dot_product_attention"})
+"""Calls one operand of which may be truth values beside numbers."""
 _RANDOM = torch.Tag.nondeterministic_seeded
 
 
@@ -50,7 +52,7 @@ def holds(node: Node) -> bool:
     holds = known.holds if known is not None else ""
     if holds == ANY:
         return True
-    dtypes = {t.dtype for t in given}
+    dtypes = {t.dtype for t in given} - ({torch.bool} if name in _MASKED else set())
     if holds == USUAL:
         made = {t.dtype for t in tensors(node)}
         return dtypes | made <= _USUAL and (name not in _RANGES or made <= _COUNTED)

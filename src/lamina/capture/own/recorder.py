@@ -204,6 +204,7 @@ class Recorder(TorchFunctionMode):
         segment.draws = segment.draws or may_draw(name_of(func))
         if written:
             segment.note_writes(written, records)
+            segment.trials.written[node] = tuple(segment.nodes[id(_fake_of(target, segment))] for target in written)
         self.regions.calls += 1
         if not segment.watched and not is_quiet(node):
             segment.watched = self.handled()

@@ -13,7 +13,6 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from lamina.capture.own.fakes import Fakes, look
 from lamina.capture.own.pending import Pending, lost
-from lamina.capture.own.torch_calls import name_of
 from lamina.capture.own.torch_private import (
     SET_GRAD,
     asking_numbers,
@@ -23,12 +22,10 @@ from lamina.capture.own.torch_private import (
     settings,
     unhooked,
 )
+from lamina.capture.own.trials import Trials
 from lamina.ops.raising import holds
 
 __all__ = ["Examples", "Segment", "is_quiet"]
-
-_LOOKUPS = frozenset(("embedding", "getitem", "gather", "index_select", "take_along_dim"))
-"""Functions that raise for indices, and take as long as the result is large."""
 
 
 class Segment:
@@ -52,7 +49,7 @@ class Segment:
         self.draws = self.writes = self.records = self.watched = self.switches = False
         self.started = self.failed = False
         self.marks: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
-        self._tried: set[Node] = set()
+        self.trials = Trials()
         self.learnt: dict[int, tuple[float, Node]] = {}
         self._written: set[int] | None = set()
 
@@ -82,24 +79,12 @@ class Segment:
         return found
 
     def raises_nothing(self) -> bool:
-        """Whether no call so far raises for what its operands hold, which lookups in inputs are tried for."""
-        if self.writes or self.draws:
-            return False
+        """Whether it is known that no call so far raises for what its operands hold."""
         given = {self.input_nodes[id(tensor)]: tensor for tensor in self.inputs}
-        for node in self.graph.nodes:
-            if node.op not in ("call_function", "call_method") or node in self._tried or is_quiet(node):
-                continue
-            if name_of(node.target) not in _LOOKUPS or not all(operand in given for operand in node.all_input_nodes):
-                return False
-            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), given.__getitem__)
-            try:
-                with torch.no_grad(), unhooked():
-                    node.target(*args, **kwargs)  # type: ignore[operator]
-            except Exception:
-                return False
-            self._tried.add(node)
-        self.watched = False
-        return True
+        loud = [n for n in self.graph.nodes if n.op in ("call_function", "call_method") and not is_quiet(n)]
+        with contextlib.suppress(Exception):
+            self.watched = self.trials.fail([*self.graph.nodes], given, loud)
+        return not self.watched
 
     def module(self, anew: bool = False) -> tuple[GraphModule, list[Any], Any]:
         """The graph, its inputs without values and the mode of those.

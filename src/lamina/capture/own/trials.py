@@ -1,0 +1,129 @@
+"""Lookups of a graph in the making, which raise for indices that are out of range: tried before the graph runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from lamina.base.drawing import may_draw
+from lamina.base.torch_private import storage_of
+from lamina.capture.own.torch_calls import name_of
+
+__all__ = ["Trials"]
+
+_MOST = 4096
+"""Elements of a tensor that is computed to know whether it is a valid index."""
+_BY_DIMENSION = frozenset(
+    "gather index_select index_copy index_copy_ index_add index_add_ index_fill index_fill_".split()
+)
+"""Functions of a tensor, a dimension of it, and places in that."""
+_BY_SUBSCRIPT = frozenset(("getitem", "setitem"))
+
+
+class Trials:
+    """What is known of the small tensors of integers of one graph, whose nodes are looked at in order, each once.
+
+    ``written`` are the nodes that write, with their targets. Inputs are not written to before the graph has run.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[Node, torch.Tensor] = {}
+        self.written: dict[Node, tuple[Node, ...]] = {}
+        self._memories: set[int] = set()
+        self._seen = 0
+
+    def fail(self, nodes: Sequence[Node], given: Mapping[Node, torch.Tensor], loud: Sequence[Node]) -> bool:
+        """Whether one of the ``loud`` nodes raises, or may, with the inputs ``given``; no function mode is to be on."""
+        new, waiting = nodes[self._seen :], set(loud)
+        self._seen = len(nodes)
+        with torch.no_grad():
+            return any(self._fails(node, given, node in waiting) for node in new)
+
+    def _fails(self, node: Node, given: Mapping[Node, torch.Tensor], loud: bool) -> bool:
+        if node.op == "placeholder":
+            if storage_of(given[node]) not in self._memories:
+                self.values[node] = given[node]
+            return False
+        if loud and not self._is_in_range(node):
+            return True
+        if node in self.written:
+            for target in self.written[node]:
+                self._forget(target)
+        elif _is_told(node) and all(n in self.values for n in node.all_input_nodes):
+            with contextlib.suppress(Exception):
+                self.values[node] = _called(node, self.values)
+        return False
+
+    def _forget(self, target: Node) -> None:
+        """Nothing is known any more of what may lie in the memory of ``target``, which is written to.
+
+        What is known is computed of what is known, so that views among that are told by their memory.
+        """
+        origins = (target,) if target in self.values else _origins(target)
+        memories = {storage_of(self.values[node]) for node in origins if node in self.values}
+        self._memories |= memories
+        for node in [*self.values]:
+            if storage_of(self.values[node]) in memories:
+                del self.values[node]
+
+    def _is_in_range(self, node: Node) -> bool:
+        """Whether a lookup raises for none of its indices, which are known."""
+        name = _name(node)
+        args = list(node.args) + [node.kwargs[key] for key in ("input", "dim", "index", "weight") if key in node.kwargs]
+        if name == "embedding":
+            args = [args[1], 0, args[0]]
+        elif name in _BY_SUBSCRIPT:
+            shape = args[0].meta["example_value"].shape  # type: ignore[union-attr]
+            return self._runs(lambda at: torch.empty(()).expand(shape)[at], args[1])
+        elif name not in _BY_DIMENSION:
+            return False
+        table, dimension, places = args[:3]
+        if not isinstance(table, Node) or type(dimension) is not int:
+            return False
+        rows = table.meta["example_value"].shape[dimension]
+        return self._runs(lambda at: torch.empty(()).expand(rows).index_select(0, at.reshape(-1)), places)
+
+    def _runs(self, lookup: Any, places: Any) -> bool:
+        try:
+            found = map_arg(places, lambda node: self.values[node])
+            if isinstance(found, torch.Tensor) and found.is_cuda:
+                return True  # where it is told later, to nobody who could handle it
+            lookup(found)
+        except Exception:
+            return False
+        return True
+
+
+def _name(node: Node) -> str:
+    return node.target if isinstance(node.target, str) else name_of(node.target)
+
+
+def _is_told(node: Node) -> bool:
+    """Whether a call gives a small tensor of integers, which is another one for no other reason than its operands."""
+    value, name = node.meta.get("example_value"), _name(node)
+    if not isinstance(value, torch.Tensor) or may_draw(name) or "empty" in name or value.dtype.is_floating_point or value.dtype.is_complex:
+        return False
+    return value.numel() <= _MOST
+
+
+def _called(node: Node, values: Mapping[Node, torch.Tensor]) -> Any:
+    args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _origins(node: Node) -> Iterator[Node]:
+    """The node and all that it is computed of."""
+    waiting, seen = [node], {node}
+    while waiting:
+        found = waiting.pop()
+        yield found
+        new = [n for n in found.all_input_nodes if n not in seen]
+        seen.update(new)
+        waiting.extend(new)
