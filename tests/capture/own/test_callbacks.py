@@ -387,3 +387,20 @@ def test_reading_past_a_getattribute_raises_where_there_is_nothing() -> None:
     )
     with pytest.raises(AttributeError, match="missing"):
         call(torch.ones(2), Guarded())
+
+
+def test_an_attribute_error_of_getattribute_leads_to_getattr() -> None:
+    class Object:
+        def __getattribute__(self, name):
+            raise AttributeError(name)
+
+        def __getattr__(self, name):
+            return 3.0
+
+    one = Object()
+
+    def program(x):
+        return x * one.broken + Object().broken
+
+    x = torch.ones(2)
+    assert torch.equal(lamina.compile(program, options={"capture": "own"})(x), program(x))

@@ -62,9 +62,11 @@ _QUIET = frozenset((*_NUMBERS, *_TENSORS, *_NATIVE, *_COUNTERS, type(MISSING)))
 
 _HOLDERS = frozenset((list, tuple, set, frozenset, deque, dict, OrderedDict, defaultdict))
 _VIEWS: tuple[type, ...] = tuple(
-    type(view) for made in ({}, OrderedDict()) for view in (made.keys(), made.values(), made.items())
+    type(view)
+    for made in (dict[Any, Any](), OrderedDict[Any, Any]())
+    for view in (made.keys(), made.values(), made.items())
 )
-_ITEM_VIEWS = (type({}.items()), type(OrderedDict().items()))
+_ITEM_VIEWS = (type(dict[Any, Any]().items()), type(OrderedDict[Any, Any]().items()))
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 _ITERATORS = frozenset(
     map(

@@ -95,7 +95,9 @@ class CapturingWorld(PlainWorld):
             found = self.looked_up(type(operands[0]), _METHODS[function])
             if type(found) is FunctionType and self.enters(found):
                 given = self.interpret(found, *operands)
-                return self.operate(operator.truth, given) if function is operator.contains else _checked(function, given)
+                return (
+                    self.operate(operator.truth, given) if function is operator.contains else _checked(function, given)
+                )
         if function is operator.getitem and type(operands[0]) is defaultdict:
             return self._with_default(*operands)
         return self.natively(function, operands, {})

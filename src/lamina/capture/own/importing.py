@@ -10,7 +10,7 @@ __all__ = ["is_loaded"]
 
 
 def is_loaded(name: Any, space: Any = None, _: Any = None, wanted: Any = None, level: Any = 0) -> bool:
-    """Whether ``__import__`` of these arguments finds modules that are there, and asks no code of anybody's for them."""
+    """Whether ``__import__`` of these arguments finds modules that are there, and runs no code for them."""
     if type(name) is not str or type(level) is not int or level < 0:
         return False
     if level:

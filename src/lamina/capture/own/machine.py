@@ -20,10 +20,10 @@ from lamina.capture.own.world import World
 
 __all__ = ["Machine", "is_generator_of_machine", "is_interpretable"]
 
-_DEEPEST = 100
 _METACLASSES = (type, ABCMeta)
 """Classes of classes that make an object by ``__new__`` and ``__init__`` of its class, and do no more."""
 _INIT = vars(object)["__init__"]
+_DEEPEST = 100
 """Calls within calls that are interpreted: each takes a few frames of Python's, of which there are 1,000 by default."""
 
 _STEPS: dict[str, Step] = {**DATA_STEPS, **CONTROL_STEPS}

@@ -12,13 +12,14 @@ import torch
 
 from lamina.capture.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, KEYS, asks, calls_back, method_asks
-from lamina.capture.own.torch_private import STATE_QUERIES, overridable
+from lamina.capture.own.torch_private import DEVICE_QUERIES, STATE_QUERIES, overridable
 
 __all__ = ["CONSUMERS", "KEEPING", "is_of_container", "is_seen", "runs_the_users", "seen_by_modes", "unbound"]
 
 _MAKERS = frozenset(
     map(id, (*CONTAINERS, enumerate, zip, map, filter, reversed, super, object, type, property, partial, BaseException))
 )
+_QUERIES = STATE_QUERIES | DEVICE_QUERIES
 _LAZY = frozenset(map(id, (map, filter, zip, enumerate)))
 _PURE = frozenset(
     map(
@@ -49,7 +50,7 @@ def is_seen(function: Any) -> bool:
     if id(function) in _PURE or id(function) in _MAKERS or _is_builtin_error(function):
         return True
     if kind is FunctionType:
-        return "handle_torch_function" in function.__code__.co_names or function in STATE_QUERIES
+        return "handle_torch_function" in function.__code__.co_names or function in _QUERIES
     if kind is BuiltinFunctionType or kind is MethodWrapperType:
         return _is_seen_builtin(function)
     if kind is MethodDescriptorType:
@@ -74,7 +75,7 @@ _OF_BASES = frozenset(("__setitem__", "__delitem__", "__contains__", "__len__", 
 
 
 def _is_of_base(function: Any) -> bool:
-    """Whether a method of an object of a subclass of ``dict`` is the dictionary's own, and asks for no overridden one."""
+    """Whether a method of an object of a subclass of ``dict`` is the dictionary's, and asks for no other."""
     name, owner = function.__name__, function.__self__
     kind = type(owner)
     if kind.__flags__ & MADE_BY_PYTHON and isinstance(owner, dict):
@@ -121,9 +122,12 @@ def runs_the_users(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 _READING = frozenset(
-    "get keys values items copy index count join format split startswith endswith strip lower upper __contains__ "
-    "__getitem__ __len__ __iter__ isdisjoint issubset issuperset union intersection difference".split()
-)
+    (
+        "get", "keys", "values", "items", "copy", "index", "count", "join", "format", "split",
+        "startswith", "endswith", "strip", "lower", "upper", "__contains__", "__getitem__", "__len__", "__iter__",
+        "isdisjoint", "issubset", "issuperset", "union", "intersection", "difference",
+    )
+)  # fmt: skip
 """Methods of built-in containers that change nothing."""
 
 

@@ -70,6 +70,7 @@ _OPERATORS: dict[str, Any] = {
 _OF_NUMBERS = frozenset(("tensor", "scalar_tensor"))
 """Functions that copy numbers, which they ask tensors for."""
 _MOST_NUMBERS = 64
+"""Numbers that one call in a graph copies."""
 _PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 _CONSTANTS = (
     int,
@@ -128,7 +129,7 @@ def recordable(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pen
 
 
 def _are_numbers(values: list[Any]) -> bool:
-    """Whether nothing among the arguments of a call is a tensor, nor are there more numbers than a graph should hold."""
+    """Whether nothing among the arguments of a call is a tensor, nor are there too many numbers for a graph."""
     flat = list(values)
     for value in flat:
         if isinstance(value, torch.Tensor) or len(flat) > _MOST_NUMBERS:

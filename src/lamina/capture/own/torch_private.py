@@ -27,6 +27,7 @@ from torch.overrides import _get_current_function_mode_stack, get_overridable_fu
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 __all__ = [
+    "DEVICE_QUERIES",
     "MARK",
     "SETTINGS",
     "SET_GRAD",
@@ -234,7 +235,14 @@ def looking_like(tensor: torch.Tensor) -> Any:
 MARK = "_dynamo_"
 """What names of attributes begin with by which a tensor tells how it is to be captured."""
 _MARKS = frozenset(
-    ("mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked", "maybe_mark_dynamic", "mark_strict_unbacked")
+    (
+        "mark_dynamic",
+        "mark_static",
+        "mark_static_address",
+        "mark_strict_unbacked",
+        "mark_unbacked",
+        "maybe_mark_dynamic",
+    )
 )
 
 
@@ -331,6 +339,20 @@ def take_place(made: torch.Tensor, real: torch.Tensor) -> None:
         made._backward_hooks = hooks
 
 
+DEVICE_QUERIES: frozenset[Any] = frozenset(
+    (
+        torch.cuda.is_available,
+        torch.cuda.is_initialized,
+        torch.cuda.device_count,
+        torch.cuda.is_current_stream_capturing,
+        torch.backends.cuda.flash_sdp_enabled,
+        torch.backends.cuda.math_sdp_enabled,
+        torch.backends.cuda.mem_efficient_sdp_enabled,
+        torch.backends.cuda.cudnn_sdp_enabled,
+    )
+)
+"""Functions of torch's that ask for devices and how they are used, and change nothing."""
+
 STATE_QUERIES: frozenset[Any] = frozenset(
     (
         torch.is_grad_enabled,
@@ -341,7 +363,7 @@ STATE_QUERIES: frozenset[Any] = frozenset(
         torch.get_autocast_dtype,
         torch._C._log_api_usage_once,
         torch._jit_internal.is_scripting,
-        torch.jit.is_tracing,
+        torch.jit._trace.is_tracing,
         torch._C._is_tracing,
         torch.compiler.is_compiling,
         torch.compiler.is_dynamo_compiling,

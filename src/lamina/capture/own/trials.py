@@ -19,7 +19,16 @@ __all__ = ["Trials"]
 _MOST = 4096
 """Elements of a tensor that is computed to know whether it is a valid index."""
 _BY_DIMENSION = frozenset(
-    "gather index_select index_copy index_copy_ index_add index_add_ index_fill index_fill_".split()
+    (
+        "gather",
+        "index_select",
+        "index_copy",
+        "index_copy_",
+        "index_add",
+        "index_add_",
+        "index_fill",
+        "index_fill_",
+    )
 )
 """Functions of a tensor, a dimension of it, and places in that."""
 _BY_SUBSCRIPT = frozenset(("getitem", "setitem"))
@@ -106,7 +115,13 @@ def _name(node: Node) -> str:
 def _is_told(node: Node) -> bool:
     """Whether a call gives a small tensor of integers, which is another one for no other reason than its operands."""
     value, name = node.meta.get("example_value"), _name(node)
-    if not isinstance(value, torch.Tensor) or may_draw(name) or "empty" in name or value.dtype.is_floating_point or value.dtype.is_complex:
+    if (
+        not isinstance(value, torch.Tensor)
+        or may_draw(name)
+        or "empty" in name
+        or value.dtype.is_floating_point
+        or value.dtype.is_complex
+    ):
         return False
     return value.numel() <= _MOST
 

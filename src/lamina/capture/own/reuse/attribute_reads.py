@@ -199,29 +199,41 @@ class Attributes:
         if type(reader) is FunctionType and self.enters(reader):
             if trace.class_entry(kind, "__getattr__") is not MISSING:
                 trace.end(f"attributes of {kind.__qualname__} are found in a way of its own")
+                return self.otherwise(value, name)
             return self.interpret(reader, value, name)
         if name == "__class__":
             if trace.class_entry(kind, name) is not vars(object)["__class__"]:
                 trace.end("a class has a __class__ of its own")
             return trace.fixed(getattr(value, name))
-        found = trace.class_entry(kind, name)
         if reader not in _USUAL or not self._has_plain_dict(kind):
             trace.end(f"attributes of {kind.__qualname__} are found in a way of its own")
             return self.otherwise(value, name)
+        try:
+            found = self._found_usually(value, name)
+        except AttributeError:  # of what a property runs
+            if trace.class_entry(kind, "__getattr__") is MISSING:
+                raise
+            found = MISSING
+        if found is not MISSING:
+            return found
+        other = trace.class_entry(kind, "__getattr__")
+        if type(other) is FunctionType and (self.enters(other) or trace.ended is not None):
+            return self.interpret(other, value, name)
+        if other is not MISSING:
+            trace.end(f"attributes of {kind.__qualname__} are found in a way of its own")
+        return self.otherwise(value, name)
+
+    def _found_usually(self, value: Any, name: str) -> Any:
+        """What the class of ``value`` or ``value`` itself has under ``name``, ``MISSING`` if there is nothing."""
+        trace, kind = self.trace, type(value)
+        found = trace.class_entry(kind, name)
         if found is not MISSING and self.has(found, "__set__", "__delete__"):
             return self._by_descriptor(value, name, found)
         space = trace.attribute_of(value, "__dict__") if hasattr(value, "__dict__") else {}
         own = trace.dict_item(space, name)
         if own is not MISSING:
             return own
-        if found is not MISSING:
-            return self._of_class_of(value, name, found)
-        other = trace.class_entry(kind, "__getattr__")
-        if type(other) is FunctionType and self.enters(other):
-            return self.interpret(other, value, name)
-        if other is not MISSING:
-            trace.end(f"attributes of {kind.__qualname__} are found in a way of its own")
-        return self.otherwise(value, name)
+        return MISSING if found is MISSING else self._of_class_of(value, name, found)
 
     def has(self, found: Any, *names: str) -> bool:
         """Whether the class of ``found`` has one of the methods that make it a descriptor."""
