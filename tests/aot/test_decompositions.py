@@ -12,6 +12,7 @@ from .reference import Reference, operations
 aten = torch.ops.aten
 
 SAMPLES = {
+    "adaptive_max_pool2d": lambda x: torch.nn.functional.adaptive_max_pool2d(x[None], (2, 3)),
     "_weight_norm_interface": lambda x: torch._weight_norm(x, torch.ones(4, 1, dtype=x.dtype), 0).sin(),
     "block_diag": lambda x: torch.block_diag(x, x.sin()),
     "mvlgamma": lambda x: torch.mvlgamma(x.abs() + 2, 3),
@@ -46,7 +47,7 @@ def test_as_in_eager(name, dtype):
 
 def test_the_table_holds_what_it_says():
     held = {op._schema.name.partition("::")[2] for op in decompositions("eager")}
-    assert held == {*SAMPLES, "native_dropout"}
+    assert held == {*SAMPLES, "native_dropout", "adaptive_max_pool2d_backward"}
     assert set(decompositions("fast")) - set(decompositions("eager")) == {aten.native_dropout_backward.default}
 
 
