@@ -17,6 +17,18 @@ def test_text_becomes_an_objective() -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["latency<=5ms", "p99<=20us", "build<=2min", "memory<=8GB", "memory<=3MiB", "error<=1e-3"]
+)
+def test_text_of_an_objective_is_one(text: str) -> None:
+    found = parse_objective(f"memory, {text}, throughput>=1.5e6")
+    again = parse_objective(str(found))
+    assert again.metric == found.metric
+    assert [limit.quantity for limit in again.limits] == [limit.quantity for limit in found.limits]
+    assert [limit.value for limit in again.limits] == [pytest.approx(limit.value, rel=1e-11) for limit in found.limits]
+    assert str(again) == str(found)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("speed", "no metric"),

@@ -32,7 +32,9 @@ def tune_command(
     save: Annotated[Path | None, typer.Option(help="File that takes the result, for lamina.load.")] = None,
     report: Annotated[Path | None, typer.Option(help="Page that shows all rows, an .html file.")] = None,
     candidate: Annotated[str, typer.Option(help="Try this one alone: a candidate as JSON, as pages show it.")] = "",
-    executor: Annotated[str, typer.Option(help="local, or ray: on the machines of a Ray cluster.")] = "local",
+    executor: Annotated[
+        str, typer.Option(help="local; local:4, four at a time; or ray: on the machines of a Ray cluster.")
+    ] = "local",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Try ways to run a model, each in a process of its own, and print what became of each.

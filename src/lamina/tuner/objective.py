@@ -32,6 +32,8 @@ _QUANTITIES: dict[str, tuple[str, str, _Get]] = {
     "error": ("error", "<=", lambda f: f.error),
     "throughput": ("throughput", ">=", lambda f: f.throughput),
 }
+_SHOWN = {"time": ("s", "ms", "us"), "memory": ("GB", "MB", "KB", "B")}
+"""Units that a figure is shown in, the largest first; those of others have none."""
 _EXAMPLE = 'write one such as "throughput, latency<=5ms, memory<=8GB, error<=1e-3"'
 _LIMIT = re.compile(r"(\w+)\s*(<=|>=)\s*([0-9.eE+-]+?)\s*([A-Za-zµ/]*)")
 
@@ -44,15 +46,16 @@ class Limit:
     value: float
 
     def __str__(self) -> str:
-        return f"{self.quantity}{_QUANTITIES[self.quantity][1]}{self.value:g}"
+        kind, sign, _ = _QUANTITIES[self.quantity]
+        return f"{self.quantity}{sign}{_with_unit(kind, self.value, 12)}"
 
     def broken_by(self, figures: Figures) -> str:
         """How ``figures`` break the limit, "" if they keep it. A figure that could not be taken breaks none."""
-        _, sign, get = _QUANTITIES[self.quantity]
+        kind, sign, get = _QUANTITIES[self.quantity]
         found = get(figures)
         if found is None or (found <= self.value if sign == "<=" else found >= self.value):
             return ""
-        return f"{self.quantity} is {found:.3g}, the limit is {self}"
+        return f"{self.quantity} is {_with_unit(kind, found, 3)}, the limit is {self}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,13 @@ class Objective:
 
     def __str__(self) -> str:
         return ", ".join([self.metric, *map(str, self.limits)])
+
+
+def _with_unit(kind: str, value: float, digits: int) -> str:
+    """A figure in the largest unit that it is one of at least, as ``parse_objective`` reads it."""
+    units = _SHOWN.get(kind, ("",))
+    unit = next((unit for unit in units if value >= _UNITS[kind][unit]), units[-1])
+    return f"{value / _UNITS[kind][unit]:.{digits}g}{unit}"
 
 
 def parse_objective(text: str | Objective) -> Objective:

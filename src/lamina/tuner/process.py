@@ -59,6 +59,7 @@ class Processes:
 
     def __init__(self, subject: Subject | bytes, preload: Sequence[str] = ()) -> None:
         self._payload: Subject | bytes = subject
+        self._stopped = threading.Event()
         method = "forkserver"
         try:
             if isinstance(subject, Subject):
@@ -77,6 +78,15 @@ class Processes:
         if method == "forkserver":
             # A server that has torch loaded forks each process in milliseconds.
             self._context.set_forkserver_preload([serve.__module__, *preload])
+
+    @property
+    def forks(self) -> bool:
+        """Whether candidates run in forks of this process."""
+        return not isinstance(self._payload, bytes)
+
+    def stop(self) -> None:
+        """End what is at work, in whatever thread: nobody waits for its rows any more."""
+        self._stopped.set()
 
     def examine(
         self, job: Job, seconds: float, own: Figures | None, stage: Callable[[str], None] = lambda text: None
@@ -119,7 +129,7 @@ class Processes:
         try:
             _start(process, self._script or _MAIN in pickle.dumps(job))
             theirs.close()
-            row = _answer(pipe, process, job, seconds, stage, log)
+            row = _answer(pipe, process, job, seconds, stage, log, self._stopped)
             lines = () if row.figures is not None else last_lines(log)
             return replace(row, log=lines, seconds=time.monotonic() - start)
         finally:
@@ -156,12 +166,14 @@ def _uses_gpu() -> bool:
     return bool(gpu.is_initialized())
 
 
-def _answer(pipe: Any, process: Any, job: Job, seconds: float, tell: Callable[[str], None], log: Path) -> Row:
+def _answer(
+    pipe: Any, process: Any, job: Job, seconds: float, tell: Callable[[str], None], log: Path, stopped: threading.Event
+) -> Row:
     stage = "its process starts"
     begun = False
     end = time.monotonic() + seconds
     try:
-        while (left := end - time.monotonic()) > 0:
+        while (left := end - time.monotonic()) > 0 and not stopped.is_set():
             if pipe.poll(min(left, LOOK)):
                 kind, said = pipe.recv()
                 if kind == "row":

@@ -20,6 +20,7 @@ from lamina.tuner.choice import CLEARLY, contest, majority, slight, unsure
 from lamina.tuner.fleet import Fleet
 from lamina.tuner.identity import row_key, subject_key
 from lamina.tuner.journal import Journal
+from lamina.tuner.lanes import Lanes
 from lamina.tuner.memory import available_memory
 from lamina.tuner.mixes import candidates_for_parts, mixed, parts_named, refined
 from lamina.tuner.objective import Objective, parse_objective
@@ -38,8 +39,8 @@ from lamina.tuner.worker import EAGER_FAILED, Job
 
 __all__ = ["EXECUTORS", "tune"]
 
-EXECUTORS = ("local", "ray")
-"""Where candidates are measured."""
+EXECUTORS = ("local", "local:4", "ray")
+"""Where candidates are measured; 4 stands for any number at a time."""
 
 _SEE = "see that model(*inputs) runs, and fits its limits; the items of a tuple are the arguments of one call"
 
@@ -95,16 +96,16 @@ def tune(
     cache folder, False: none) and not measured again for the same model, inputs, versions and device, unless ``resume``
     is False.
 
-    ``executor``: "local" for one candidate at a time on this machine; "ray" for as many at a time as the machines of a
-    Ray cluster that are of this one's kind have room for, each on as many CPUs as torch has threads, and a GPU.
+    ``executor``: "local" for one candidate at a time on this machine; "local:4" for four at a time, each on as many
+    cores as torch has threads; "ray" for as many at a time as the machines of a Ray cluster that are of this one's kind
+    have room for, each on as many CPUs as torch has threads, and a GPU.
 
     Raises ``BadArgument`` for wrong arguments, a model that fails in eager, and limits that nothing keeps.
     """
     numbers = {"seconds": seconds, "candidate_seconds": candidate_seconds, "memory_limit": memory_limit}
     checked(model, {"loss": loss, "metric": metric}, numbers, {"threshold": threshold, "max_drop": max_drop})
     checked_lists(candidates, modules)
-    if executor not in EXECUTORS:
-        raise BadArgument(f"executor is {executor!r}", remedy=f"give one of {', '.join(EXECUTORS)}")
+    side_by_side = _at_a_time(executor)
     if (metric is None) != (max_drop is None):
         raise BadArgument("metric and max_drop go together", remedy="give both, or neither")
     subject = Subject(model, samples_of(inputs), loss, metric)
@@ -131,6 +132,10 @@ def tune(
             search.preload = COMPILER_OF_CPU if device_of(subject).type == "cpu" else COMPILER
         if executor == "ray":
             search.fleet = lambda: opened.enter_context(Fleet(subject, device_of(subject), job.settings.threads))
+        elif side_by_side:
+            processes = search.started()
+            lanes = Lanes(processes, side_by_side, device_of(subject), job.settings.threads)
+            search.fleet = lambda: opened.enter_context(lanes)
         rows = search.rows((EAGER,))
         if candidates is None and rows[0].draws and metric is None:
             chosen = drawing_alike(chosen)
@@ -142,6 +147,16 @@ def tune(
         rows += [*singles, *mixed(singles, lambda mix: search.rows((mix,))[0])]
         rows = search.settled(rows, goal)
     return _right(Result(model, rows, goal, environment), subject, allowed)
+
+
+def _at_a_time(executor: str) -> int:
+    """Candidates side by side on this machine; 0 for one after the other, and for a cluster. Raises ``BadArgument``."""
+    kind, _, count = executor.partition(":") if isinstance(executor, str) else ("", "", "")
+    if executor in ("local", "ray"):
+        return 0
+    if kind == "local" and count.isascii() and count.isdigit() and int(count) > 0:
+        return int(count)
+    raise BadArgument(f"executor is {executor!r}", remedy=f"give one of {', '.join(EXECUTORS)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +206,8 @@ class _Search:
         self.key = subject_key(subject)
         self.processes: Processes | None = None  # made when the first row is not known
         self.preload: tuple[str, ...] = ()
-        self.fleet: Callable[[], Fleet] | None = None
-        self.spread: Fleet | None = None  # as well
+        self.fleet: Callable[[], Fleet | Lanes] | None = None
+        self.spread: Fleet | Lanes | None = None  # as well
         self.end = CLOCK.now() + limits.budget
         self.last = 0.0  # seconds that the user's process will take to build what may be chosen
 
@@ -311,14 +326,18 @@ class _Search:
             self.known.update(self.book.rows())
         return self._known(job)
 
+    def started(self) -> Processes:
+        """What starts the processes of candidates."""
+        if self.processes is None:
+            self.processes = Processes(self.subject, self.preload)
+        return self.processes
+
     def _examined(self, job: Job) -> Row:
         limit = self._left(job)
         if limit <= 0:
             return Row(job.candidate, "not tried", SPENT)
-        if self.processes is None:
-            self.processes = Processes(self.subject, self.preload)
         told = self.told
-        row, self.own = self.processes.examine(job, limit, self.own, lambda stage: told.stage(job.candidate, stage))
+        row, self.own = self.started().examine(job, limit, self.own, lambda stage: told.stage(job.candidate, stage))
         return self._kept(job, row, limit)
 
     def _kept(self, job: Job, row: Row, limit: float) -> Row:

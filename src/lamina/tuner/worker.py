@@ -54,7 +54,7 @@ class Job:
 
     ``memory``: bytes of host memory beyond those of the process as it starts; 0 for no limit. ``rival``: a candidate
     that is right too, against which this one is timed instead of eager. ``attempt``: 1 for the second process that
-    measures the same, and so on.
+    measures the same, and so on. ``cores``: those that its process may use; none for all.
     """
 
     candidate: Candidate
@@ -65,6 +65,7 @@ class Job:
     memory: int = 0
     rival: Candidate | None = None
     attempt: int = 0
+    cores: tuple[int, ...] = ()
 
     def facts(self) -> list[Any]:
         """What its row depends on, as plain data; the memory that is free is not part of it."""
@@ -92,6 +93,8 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
         os.dup2(descriptor, number)
     _track_alone()
     keep_freed_memory()
+    if job.cores:
+        os.sched_setaffinity(0, job.cores)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's interrupt is the parent's to handle
 
     def work() -> None:

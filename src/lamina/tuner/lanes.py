@@ -1,0 +1,133 @@
+"""Several candidates at a time on one machine, each on cores of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from lamina.errors import BadArgument
+from lamina.tuner.process import Processes
+from lamina.tuner.values import Figures, Row
+from lamina.tuner.worker import Job
+
+__all__ = ["Lanes"]
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Cores that no other lane has, and eager's figures there in a process of its own."""
+
+    cores: tuple[int, ...]
+    own: Figures | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a thread says: the step that a job is at, or its row with the seconds that it was given."""
+
+    number: int
+    stage: str = ""
+    row: Row | None = None
+    limit: float = 0.0
+
+
+class Lanes:
+    """``count`` candidates at a time, each on as many cores as torch has threads. A context manager.
+
+    Raises ``BadArgument`` where there are not so many cores, for a model on a GPU, and for one that cannot be sent to a
+    process: a fork of this one would come in the middle of what other threads do.
+    """
+
+    def __init__(self, processes: Processes, count: int, device: torch.device, threads: int) -> None:
+        cores = _cores()
+        if device.type != "cpu":
+            raise BadArgument(
+                f"the model is on {device}, and candidates side by side on one machine are for CPUs",
+                remedy='give executor="ray", which gives each a GPU',
+            )
+        if count * threads > len(cores):
+            raise BadArgument(
+                f"{count} candidates at a time with {threads} threads each need {count * threads} cores, and there are "
+                f"{len(cores)}",
+                remedy="torch.set_num_threads(...), or fewer at a time",
+            )
+        if processes.forks:
+            raise BadArgument(
+                "the model, its inputs, loss or metric cannot be sent to another process",
+                remedy='define classes and functions at the top level of a module, or give executor="local"',
+            )
+        self.processes = processes
+        self.lanes = [_Lane(tuple(cores[k * threads : (k + 1) * threads])) for k in range(count)]
+        self.pool = ThreadPoolExecutor(count, thread_name_prefix="lamina-tuner")
+
+    def __enter__(self) -> Lanes:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.pool.shutdown(cancel_futures=True)
+
+    @property
+    def slots(self) -> int:
+        """Candidates that are at work at a time."""
+        return len(self.lanes)
+
+    def rows(
+        self, jobs: Sequence[Job], seconds: Callable[[Job], float], told: Callable[[Job, str], None]
+    ) -> Iterator[tuple[int, Row, float]]:
+        """The number of each job, its row and the seconds that it was given, in the order in which they end.
+
+        ``seconds``: what a job may take as it begins; it is left out where that is none.
+        """
+        free: SimpleQueue[_Lane] = SimpleQueue()
+        for lane in self.lanes:
+            free.put(lane)
+        said: SimpleQueue[_Told | BaseException] = SimpleQueue()
+        stopped = threading.Event()
+
+        def work(number: int) -> None:
+            lane, job = free.get(), jobs[number]
+            try:
+                limit = 0.0 if stopped.is_set() else seconds(job)
+                if limit > 0:
+                    said.put(_Told(number, "is at work"))
+                    job = replace(job, cores=lane.cores)
+                    row, lane.own = self.processes.examine(job, limit, lane.own)
+                    if row.verdict == "baseline" and lane.own is None:
+                        lane.own = row.figures
+                    said.put(_Told(number, row=row, limit=limit))
+            except BaseException as error:
+                said.put(error)
+            finally:
+                free.put(lane)
+                said.put(_Told(number))
+
+        left = [self.pool.submit(work, number) for number in range(len(jobs))]
+        ended = 0
+        try:
+            while ended < len(left):
+                word = said.get()
+                if isinstance(word, BaseException):
+                    raise word
+                if word.row is not None:
+                    yield word.number, word.row, word.limit
+                elif word.stage:
+                    told(jobs[word.number], word.stage)
+                else:
+                    ended += 1
+        finally:
+            stopped.set()
+            if ended < len(left):
+                self.processes.stop()
+
+
+def _cores() -> list[int]:
+    """The cores that this process may use."""
+    allowed: Any = getattr(os, "sched_getaffinity", None)
+    return sorted(allowed(0)) if allowed is not None else list(range(os.cpu_count() or 1))
