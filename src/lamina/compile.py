@@ -121,9 +121,9 @@ def compile_recorded(
 ) -> Any:
     """``model`` compiled with ``settings`` by ``backend``; all that is noted on the way goes into ``record``."""
     compiler = _Compiler(settings, backend, record)
-    if settings.capture == "own" and interprets(model, dynamic, record):
+    if settings.capture == "own" and interprets(model, record):
         compiler.recaptures = False
-        return own_callable(model, settings, record, compiler, fullgraph, dynamic is False, stored=is_ours(backend))
+        return own_callable(model, settings, record, compiler, fullgraph, dynamic, stored=is_ours(backend))
     attributes = {"record": record, "stats": partial(stats_of, record), "report": partial(report, record)}
     return compile_callable(
         model,

@@ -50,7 +50,7 @@ def compile(
     if model is None:
         return partial(_decorated, settings=settings, how=how)
     record = kept_record(callable_name(model), settings)
-    return own_callable(model, settings, record, _Later(settings, record), sizes_fixed=dynamic is False)
+    return own_callable(model, settings, record, _Later(settings, record), dynamic=dynamic)
 
 
 def _decorated(model: Any, *, settings: Options, how: Mapping[str, Any]) -> Any:
@@ -92,7 +92,7 @@ def own_callable(
     record: Record,
     compiler: Any,
     fullgraph: bool = False,
-    sizes_fixed: bool = False,
+    dynamic: bool | None = None,
     stored: bool = True,
 ) -> Any:
     """``model`` with its calls interpreted, and stored for other processes where they may be."""
@@ -110,7 +110,7 @@ def own_callable(
         machine=partial(guard_machine, settings),
         attributes={"record": record, "stats": partial(_stats, record), "report": partial(report, record)},
         store=store,
-        sizes_fixed=sizes_fixed,
+        dynamic=dynamic,
     )
 
 

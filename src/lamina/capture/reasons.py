@@ -23,6 +23,7 @@ __all__ = [
     "FORGOTTEN",
     "FRAMES",
     "GENERATOR",
+    "INTEGERS_ARE_FIXED",
     "INTERPRETED",
     "IN_PASSED_FILE",
     "LOADED",
@@ -413,4 +414,11 @@ STORED_FOR_OTHERS = FRAMES.add(
     "what is stored is for other calls: {fact}",
     "With capture own a stored call is used where all that it has read is the same. The sentence names the first fact "
     "that is not; the call is captured and compiled.",
+)
+INTEGERS_ARE_FIXED = FRAMES.add(
+    22,
+    "a graph that differs from an earlier one in integers only is compiled by itself: {why}",
+    "With capture own, graphs whose sizes or other integers differ share a compiled graph with these as inputs where "
+    "that is known to compute the same. The sentence says what keeps this one from it.",
+    "pass what varies as a tensor, or mark the size as dynamic or static with torch._dynamo",
 )

@@ -92,7 +92,7 @@ def test_compiled_graphs_with_sizes_as_inputs_compute_what_eager_does(grad: bool
 
 
 def test_dynamic_false_compiles_each_size() -> None:
-    counted = Counted(lambda x: x * 2 + 1, sizes_fixed=True)
+    counted = Counted(lambda x: x * 2 + 1, dynamic=False)
     for size in (2, 3, 4):
         counted.call(torch.randn(size))
     assert len(counted.graphs) == 3
@@ -293,3 +293,76 @@ def test_backwards_that_are_compiled_later_hold_for_calls_in_progress(capture: s
             (other,) = torch.autograd.grad(eagers[place].sum(), x, retain_graph=True)
             torch.testing.assert_close(one, other)
     assert not asked
+
+
+def test_with_dynamic_true_sizes_are_inputs_from_the_first_graph_on() -> None:
+    net = nn.Sequential(nn.Linear(16, 8), nn.GELU(), nn.LayerNorm(8))
+    counted = Counted(net, dynamic=True)
+    for batch in (4, 8, 2, 16, 3):
+        x = torch.randn(batch, 16)
+        torch.testing.assert_close(counted.call(x), net(x))
+    assert len(counted.graphs) == 1
+    counted = Counted(lambda x, y: x.sum() + y.sum() + x.shape[0] * 2 - y.shape[0], dynamic=True)
+    for one, other in ((2, 2), (3, 3), (3, 5), (7, 4)):
+        x, y = torch.randn(one), torch.randn(other)
+        torch.testing.assert_close(counted.call(x, y), x.sum() + y.sum() + one * 2 - other)
+    assert len(counted.graphs) == 3  # sizes that were equal by accident, and twice one of them, are no inputs at first
+    counted = Counted(lambda x: x.sum(2), dynamic=True)
+    for sizes in ((2, 2, 2), (3, 2, 4), (4, 5, 6)):
+        x = torch.randn(sizes)
+        torch.testing.assert_close(counted.call(x), x.sum(2))
+
+
+def test_what_dynamic_true_compiles_computes_what_eager_does() -> None:
+    torch.manual_seed(0)
+    net = Attention()
+    compiled = lamina_compile(net, dynamic=True, options={"capture": "own"})
+    for batch, length in ((4, 8), (2, 16), (3, 5), (1, 3)):
+        x = torch.randn(batch, length, 16)
+        found, wanted = compiled(x), net(x)
+        torch.testing.assert_close(found, wanted)
+        one, other = (torch.autograd.grad(y.square().sum(), [*net.parameters()]) for y in (found, wanted))
+        torch.testing.assert_close(one, other)
+    assert not any("TorchDynamo" in str(d.reason) for d in compiled.record.decisions("capture"))
+
+
+@pytest.mark.parametrize("mark", [torch._dynamo.mark_dynamic, torch._dynamo.maybe_mark_dynamic])
+def test_sizes_marked_dynamic_are_inputs_from_the_first_graph_on(mark) -> None:
+    counted = Counted(lambda x: x.sin() * x.shape[0] + x.shape[1])
+    for rows in (4, 8, 2, 5):
+        x = torch.randn(rows, 3)
+        mark(x, 0)
+        torch.testing.assert_close(counted.call(x), x.sin() * rows + 3)
+    assert len(counted.graphs) == 1
+    for columns in (4, 5, 6):
+        x = torch.randn(4, columns)
+        mark(x, 0)
+        torch.testing.assert_close(counted.call(x), x.sin() * 4 + columns)
+    assert len(counted.graphs) == 2
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_marked_static_are_no_inputs(dynamic: bool | None) -> None:
+    counted = Counted(lambda x: x.sin() * 2, dynamic=dynamic)
+    for rows in (4, 8, 2, 5):
+        x = torch.randn(rows, 3)
+        torch._dynamo.mark_static(x, 0)
+        torch.testing.assert_close(counted.call(x), x.sin() * 2)
+    assert len(counted.graphs) == 4
+    assert dynamic or any("size 0 of tensor 0" in told for told in counted.reasons("LM1222"))
+
+
+def test_why_a_graph_is_compiled_by_itself_is_told(monkeypatch) -> None:
+    def fails(*given):
+        raise ValueError("no form of it")
+
+    counted = Counted(lambda x, n: x.sum(n))
+    for number in (0, 1, 2, -1):
+        counted.call(torch.randn(2, 3, 4), number)
+    assert any("an argument of sum decides" in told for told in counted.reasons("LM1222"))
+    monkeypatch.setattr(Form, "_trace", fails)
+    counted = Counted(lambda x: x * 2)
+    for rows in (2, 3, 4):
+        counted.call(torch.randn(rows))
+    assert len(counted.graphs) == 3
+    assert [told for told in counted.reasons("LM1222") if "ValueError: no form of it" in told]

@@ -51,7 +51,7 @@ def interpreted_callable(
     fullgraph: bool = False,
     machine: Callable[[], Library | None] = _no_machine,
     attributes: Mapping[str, object] = MappingProxyType({}),
-    sizes_fixed: bool = False,
+    dynamic: bool | None = None,
     store: Callable[[Any], Store | None] = lambda target: None,
 ) -> Any:
     """``target``, a function, method or module, with the graphs of its torch calls compiled by ``backend_callable``.
@@ -59,8 +59,9 @@ def interpreted_callable(
     A call is interpreted, and what it reads is noted; a later one for which all of that is the same runs the same
     graphs and writes. What comes back has the ``attributes``. With ``fullgraph`` a call raises ``GraphBroken`` where it
     would end its graph before it returns; what it has done to the program's objects until then stays done. ``machine``
-    gives the guard machine that asks facts, if there is one. With ``sizes_fixed`` each graph is compiled for its own
-    integers. ``store`` gives where the calls of a target are stored, if anywhere.
+    gives the guard machine that asks facts, if there is one. With ``dynamic`` false each graph is compiled for its own
+    integers; if it is true, sizes of tensors are inputs from the first graph on. ``store`` gives where the calls of a
+    target are stored, if anywhere.
     """
     entry_of = partial(
         _Entry,
@@ -68,7 +69,7 @@ def interpreted_callable(
         record=record,
         fullgraph=fullgraph,
         machine=machine,
-        sizes_fixed=sizes_fixed,
+        dynamic=dynamic,
         store=store,
     )
     if isinstance(target, torch.nn.Module):
@@ -82,14 +83,12 @@ def interpreted_callable(
     return compiled
 
 
-def interprets(target: Any, dynamic: bool | None, record: Record) -> bool:
+def interprets(target: Any, record: Record) -> bool:
     """Whether this front end does what is asked for; why not is noted in ``record``."""
     if isinstance(target, type):
         why = "a class is compiled"
     elif isinstance(target, torch.jit.ScriptModule):
         why = "it is a TorchScript module"
-    elif dynamic:
-        why = "dynamic asks for graphs of all sizes"
     else:
         return True
     name = str(getattr(target, "__name__", type(target).__name__))
@@ -118,11 +117,11 @@ class _Entry:
         record: Record,
         fullgraph: bool,
         machine: Callable[[], Library | None],
-        sizes_fixed: bool,
+        dynamic: bool | None,
         store: Callable[[Any], Store | None],
     ) -> None:
         self.target, self.backend, self.record, self.fullgraph = target, backend, record, fullgraph
-        self.sizes_fixed = sizes_fixed
+        self.dynamic = dynamic
         self.noted: set[str] = set()
         name = getattr(target, "__name__", type(target).__name__)
         self.subject = (str(name),)
@@ -169,7 +168,7 @@ class _Entry:
     def _interpreted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.interpreting is None:
             self.interpreting = import_module("lamina.capture.own.interpreting").Interpreting(
-                self.target, self.subject, self.backend, self.record, self.fullgraph, self.sizes_fixed, self.versions
+                self.target, self.subject, self.backend, self.record, self.fullgraph, self.dynamic, self.versions
             )
         result = self.interpreting.call(args, kwargs)
         made, self.interpreting.made = self.interpreting.made, []

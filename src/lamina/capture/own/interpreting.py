@@ -25,7 +25,7 @@ from lamina.capture.own.reuse.tracing import TracingWorld
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.sharing.families import Families
 from lamina.capture.own.torch_private import SET_GRAD, forbids_recompiles, recording
-from lamina.capture.reasons import INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS
+from lamina.capture.reasons import INTEGERS_ARE_FIXED, INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS
 from lamina.capture.recompiles.guard_texts import FailedGuard, refusal
 from lamina.capture.recompiles.reasons import GUARDS
 from lamina.errors import GraphBroken
@@ -50,14 +50,15 @@ class Interpreting:
         backend: Backend,
         record: Record,
         fullgraph: bool,
-        sizes_fixed: bool,
+        dynamic: bool | None,
         versions: Versions,
     ) -> None:
         self.target, self.subject, self.record, self.fullgraph = target, subject, record, fullgraph
         self.versions = versions
         self.log = CaptureLog(record)
         self.regions = Regions(
-            partial(_noted, backend, self.log), families=None if sizes_fixed else Families(self._note_inputs)
+            partial(_noted, backend, self.log),
+            families=None if dynamic is False else Families(self._note_inputs, self._note_alone, bool(dynamic)),
         )
         self.noted: set[str] = set()
         self.made: list[Driver] = []
@@ -149,6 +150,13 @@ class Interpreting:
                 self.noted.add(key)
                 told = INTEGERS_ARE_INPUTS(count=count, numbers=numbers)
                 self.record.note("", "capture", Decision("capture", self.subject, True, told))
+
+    def _note_alone(self, why: str) -> None:
+        """Note why a graph that differs from an earlier one in integers only is compiled by itself."""
+        with self.record.harmless("capture"):
+            if (key := f"alone {why}") not in self.noted:
+                self.noted.add(key)
+                self.record.note("", "capture", Decision("capture", self.subject, False, INTEGERS_ARE_FIXED(why=why)))
 
     def _tell(self, result: Any) -> None:
         """Warn, once, where a call that has ended was compiled in no part; what runs later may be yet."""

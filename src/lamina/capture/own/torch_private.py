@@ -44,6 +44,7 @@ __all__ = [
     "is_plain",
     "is_wrapped",
     "looking_like",
+    "marked_dimensions",
     "meta_tensor",
     "mode_with_numbers",
     "overridable",
@@ -244,6 +245,15 @@ _MARKS = frozenset(
         "maybe_mark_dynamic",
     )
 )
+
+
+_VARYING = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
+
+
+def marked_dimensions(tensor: torch.Tensor, varying: bool) -> frozenset[int]:
+    """The dimensions of a tensor whose sizes are marked to be ``varying``, or to be fixed."""
+    names = _VARYING if varying else ("_dynamo_static_indices",)
+    return frozenset(at for name in names for at in tensor.__dict__.get(name, ()))
 
 
 def is_mark(function: Any) -> bool:

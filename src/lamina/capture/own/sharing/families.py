@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.segment import Segment
 from lamina.capture.own.sharing.form import Bound, Form
+from lamina.capture.own.sharing.marks import asked, settled
 from lamina.capture.own.sharing.outline import Outline
 
 __all__ = ["Families"]
@@ -35,11 +36,20 @@ class Family:
 
 
 class Families:
-    """What is known of graphs that differ in integers only; ``told`` is given how many, and which, are inputs."""
+    """What is known of graphs that differ in integers only.
 
-    def __init__(self, told: Callable[[int, str], None] = lambda count, numbers: None) -> None:
+    ``told`` is given how many of them, and which, are inputs; ``alone`` why a graph is compiled by itself though one
+    that differs in integers was. With ``all_sizes`` those of tensors are inputs from the first graph on.
+    """
+
+    def __init__(
+        self,
+        told: Callable[[int, str], None] = lambda count, numbers: None,
+        alone: Callable[[str], None] = lambda why: None,
+        all_sizes: bool = False,
+    ) -> None:
         self.found: dict[Any, Family] = {}
-        self.told = told
+        self.told, self.alone, self.all_sizes = told, alone, all_sizes
 
     def compiled(self, segment: Segment, outputs: list[Node], backend: Backend) -> Callable[..., Any] | None:
         """A form that stands for a graph, which is made if there is none; None if it is to be compiled by itself."""
@@ -47,55 +57,87 @@ class Families:
         if not outline.fits_in_words:
             return None
         numbers = tuple(outline.numbers)
-        family = self.found.get(outline.family)
+        family, wanted = self.found.get(outline.family), asked(segment, outline, self.all_sizes)
         if family is None:
             if len(self.found) >= MOST_KEPT:
                 self.found.clear()
-            self.found[outline.family] = Family([numbers])
-            return None
+            family = self.found[outline.family] = Family([])
+        family.fixed |= settled(segment, outline)
         for form in family.forms:
             bound = _bound(form, segment, numbers)
             if bound is not None:
                 return bound
-        bound = self._new_form(segment, outline, family, backend)
+        bound = self._new_form(segment, outline, family, backend, wanted) if family.samples or wanted else None
         family.samples = [*family.samples[1 - _MOST :], numbers]
         return bound
 
-    def _new_form(self, segment: Segment, outline: Outline, family: Family, backend: Backend) -> Bound | None:
-        numbers = tuple(outline.numbers)
+    def _new_form(
+        self, segment: Segment, outline: Outline, family: Family, backend: Backend, wanted: set[int]
+    ) -> Bound | None:
+        numbers, why = tuple(outline.numbers), f"{_MOST} forms of it were made before"
         while family.tries < _MOST:
             alike = [s for s in family.samples if all(s[at] == numbers[at] for at in family.fixed)]
-            varying = [at for at, number in enumerate(numbers) if any(s[at] != number for s in alike)]
+            varying = [
+                at
+                for at, number in enumerate(numbers)
+                if at not in family.fixed and (at in wanted or any(s[at] != number for s in alike))
+            ]
             if not varying:
-                return None
+                why = _deciding(outline, family)
+                break
             family.tries += 1
-            samples = sorted([numbers, *reversed(alike)], key=lambda s: sum(s[at] in (0, 1) for at in varying))
+            samples = sorted([numbers, *reversed(alike)], key=lambda s, v=varying: sum(s[at] in (0, 1) for at in v))  # type: ignore[misc]
             form = _made(segment, outline, samples, varying, family.fixed)
-            if form is not None:
+            if isinstance(form, Form):
                 try:
                     form.compile(backend)
-                except Exception:  # the graph by itself tells
-                    return None
+                except Exception as error:  # the graph by itself tells
+                    why = _said(error)
+                    break
                 family.forms.insert(0, form)
                 family.fixed |= form.fixed()
                 self.told(len(form.places), ", ".join(outline.name(places[0]) for places in form.places[:_MOST]))
-                return _bound(form, segment, numbers)
+                bound = _bound(form, segment, numbers)
+                if bound is None:
+                    self.alone("what compiling it has found out does not hold for it")
+                return bound
+            why = form
             if not family.fixed.intersection(varying):
-                return None
+                break
+        self.alone(why)
         return None
+
+
+def _deciding(outline: Outline, family: Family) -> str:
+    """Which integer it is by which a graph differs from others, and by which they compute something else."""
+    last = family.samples[-1] if family.samples else outline.numbers
+    names = [outline.name(at) for at in sorted(family.fixed) if last[at] != outline.numbers[at]]
+    return f"{names[0]} decides what it computes, or is marked static" if names else "its integers are no inputs"
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
 
 
 def _made(
     segment: Segment, outline: Outline, samples: list[tuple[int, ...]], varying: list[int], fixed: set[int]
-) -> Form | None:
-    """A form that stands for a graph, not compiled yet; ``fixed`` receives the positions that cannot vary."""
+) -> Form | str:
+    """A form that stands for a graph, not compiled yet, or why there is none.
+
+    ``fixed`` receives the positions that cannot vary.
+    """
+    why = ""
     for sizes_open in (True, False):
-        with contextlib.suppress(Exception):
+        try:
             form = Form(segment, outline, samples, varying, sizes_open)
             fixed |= form.fixed()
-            if _bound(form, segment, tuple(outline.numbers)) is not None:
-                return form
-    return None
+        except Exception as error:
+            why = _said(error)
+            continue
+        if _bound(form, segment, tuple(outline.numbers)) is not None:
+            return form
+        why = "for these integers its calls give tensors that look otherwise or share other memory"
+    return why
 
 
 def _bound(form: Form, segment: Segment, numbers: tuple[int, ...]) -> Bound | None:

@@ -21,13 +21,14 @@ class Outline:
     """A recorded graph: ``family`` is what tells it from all graphs that differ in more than integers.
 
     ``numbers`` are the sizes and strides of its inputs, the first ``sizes`` of them, and the integers among the
-    arguments of its calls, in order.
+    arguments of its calls, in order; ``firsts`` are the positions of the first number of each input.
     """
 
     def __init__(self, segment: Segment, outputs: list[Node]) -> None:
         self.numbers: list[int] = []
         self._names: list[str] = []
         self._tensors = 0
+        self.firsts: list[int] = []
         looks = tuple(map(self._look, segment.looks))
         self.sizes = len(self.numbers)
         calls = tuple(map(self._call, segment.key))
@@ -46,6 +47,7 @@ class Outline:
         kind, dtype, device, shape, stride, *rest = look
         tensor = f"tensor {self._tensors}"
         self._tensors += 1
+        self.firsts.append(len(self.numbers))
         self.numbers += [*shape, *stride]
         self._names += [f"{what} {at} of {tensor}" for what in ("size", "stride") for at in range(len(shape))]
         zeros = tuple(number == 0 for number in (*shape, *stride))
