@@ -420,5 +420,5 @@ INTEGERS_ARE_FIXED = FRAMES.add(
     "a graph that differs from an earlier one in integers only is compiled by itself: {why}",
     "With capture own, graphs whose sizes or other integers differ share a compiled graph with these as inputs where "
     "that is known to compute the same. The sentence says what keeps this one from it.",
-    "pass what varies as a tensor, or mark the size as dynamic or static with torch._dynamo",
+    "pass what varies as a tensor, or mark the size as dynamic before the first call",
 )
