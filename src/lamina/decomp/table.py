@@ -4,7 +4,7 @@ Few, on purpose: every operation here costs tracing time, and what stays whole i
 (norms, softmax, losses, activations and their backward) or called in ATen (products, convolutions, attention, sorts).
 Taken apart is only what has no lowering rule and no kernel of ATen worth calling, and where torch's own decomposition
 gives eager's values, dtypes and errors; dropout, whose mask is drawn again in the backward pass; and pooling to a size
-that has windows of one size, whose other form has kernels.
+that has windows of one size, and distances, whose other forms have kernels.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from lamina.decomp.distances import distance_decompositions
 from lamina.decomp.dropout import dropout_decompositions
 from lamina.decomp.torch_private import torch_decompositions
 from lamina.decomp.windows import window_decompositions
@@ -30,4 +31,6 @@ def decompositions(numerics: str = "fast") -> MappingProxyType[Any, Callable[...
     }
     table.update(dropout_decompositions(numerics))
     table.update(window_decompositions())
+    if numerics == "fast":
+        table.update(distance_decompositions())
     return MappingProxyType(table)
