@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lamina.artefacts.front import compile
+    from lamina.artefacts.package import load, package
     from lamina.backends.registry import list_backends, register_backend
     from lamina.base.decision import Decision
     from lamina.bench import Measurement, Rivals, alternate, benchmark, warmup
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from lamina.options import Options, list_options
     from lamina.record import Record, records
     from lamina.testing.verify import verify
-    from lamina.tuner.saved import load
     from lamina.tuner.search import tune
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "list_backends",
     "list_options",
     "load",
+    "package",
     "records",
     "register_backend",
     "thaw",
@@ -59,6 +60,7 @@ _PLACES = {
     "bench": ("Measurement", "Rivals", "alternate", "benchmark", "warmup"),
     "blame.bisection": ("bisect",),
     "artefacts.front": ("compile",),
+    "artefacts.package": ("load", "package"),
     "compile": ("lamina_backend",),
     "explain.program": ("explain",),
     "errors": ("BadArgument", "InvalidIR", "LaminaError", "LaminaWarning", "StageFailed", "UnknownOption"),
@@ -66,7 +68,6 @@ _PLACES = {
     "options": ("Options", "list_options"),
     "record": ("Record", "records"),
     "testing.verify": ("verify",),
-    "tuner.saved": ("load",),
     "tuner.search": ("tune",),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _PLACES.items() for name in names}

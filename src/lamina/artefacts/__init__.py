@@ -9,5 +9,6 @@
 - ``programs.py``: compiled graphs as JSON with files;
 - ``kind.py``: machine and versions;
 - ``store.py``: the entries in the cache;
-- ``front.py``: ``lamina.compile``.
+- ``front.py``: ``lamina.compile``;
+- ``package.py``: the entries of one callable as a file.
 """

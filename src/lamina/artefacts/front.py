@@ -20,7 +20,7 @@ from lamina.options import Options, wanted_capture
 from lamina.record import Record
 from lamina.report.recording import kept_record, report
 
-__all__ = ["compile", "own_callable"]
+__all__ = ["compile", "own_callable", "stored_calls"]
 
 
 @with_users_frames
@@ -96,11 +96,13 @@ def own_callable(
     stored: bool = True,
 ) -> Any:
     """``model`` with its calls interpreted, and stored for other processes where they may be."""
+    stores: list[Store] = []
 
     def store(target: Any) -> Store | None:
         if fullgraph or not stored or not is_stored(settings):
             return None
-        return Store(target, settings, open_cache(settings), record, compiler)
+        stores.append(Store(target, settings, open_cache(settings), record, compiler))
+        return stores[-1]
 
     return interpreted_callable(
         model,
@@ -108,10 +110,21 @@ def own_callable(
         record=record,
         fullgraph=fullgraph,
         machine=partial(guard_machine, settings),
-        attributes={"record": record, "stats": partial(_stats, record), "report": partial(report, record)},
+        attributes={
+            "record": record,
+            "stats": partial(_stats, record),
+            "report": partial(report, record),
+            "stored_calls": stores,
+        },
         store=store,
         dynamic=dynamic,
     )
+
+
+def stored_calls(compiled: Any) -> Store | None:
+    """Where the calls of what ``compile`` gave are stored for other processes, if they are."""
+    found = getattr(compiled, "stored_calls", None)
+    return next((s for s in found if isinstance(s, Store)), None) if isinstance(found, list) else None
 
 
 def _stats(record: Record) -> Any:

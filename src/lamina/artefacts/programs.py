@@ -19,7 +19,7 @@ from lamina.aot.function import apart, detaching, inference_function, training_f
 from lamina.artefacts.constants import Unstorable, read_constant, written_constant
 from lamina.artefacts.graphs import compiled_again, written_graph
 from lamina.artefacts.kernels import Files, loaded_kernels, written_kernels
-from lamina.base.recipes import captured_as, recipe_of
+from lamina.base.recipes import captured, captured_as, recipe_of
 from lamina.errors import StageFailed
 
 __all__ = ["Compile", "made_again", "written_program"]
@@ -31,6 +31,8 @@ Compile = Callable[[Any, Sequence[Any]], Callable[..., Any]]
 def written_program(run: Callable[..., Any], files: Files) -> dict[str, Any]:
     """A document of a compiled graph, which adds to the ``files``. Raises ``Unstorable``."""
     recipe = recipe_of(run)
+    if recipe is not None and recipe.kind == "turns":
+        return _compiled_way(run, recipe.parts, files)
     if recipe is None or recipe.kind not in _WRITERS:
         raise Unstorable(f"a graph with {recipe.kind if recipe else 'parts of its own'}")
     return {"kind": recipe.kind, **_WRITERS[recipe.kind](run, recipe.parts, files)}
@@ -119,6 +121,8 @@ class _Whole:
         """What the function would be made of if it were compiled now. Raises ``StageFailed`` where it would differ."""
         run = compiled_again(self.files.read_json(self.text["graph"]), self.compile)
         recipe = recipe_of(run)
+        if recipe is not None and recipe.kind == "turns":
+            recipe = recipe_of(recipe.parts["compiled"])
         if recipe is None or recipe.kind != "training" or not self._is_same(recipe.parts["forward"]):
             raise StageFailed(
                 f"the stored form of {self.text['name'][0]} is not that of this process",
@@ -188,6 +192,16 @@ def _make_training(text: Mapping[str, Any], files: Files, compile: Compile) -> C
         )
     finally:
         torch.set_grad_enabled(before)
+
+
+def _compiled_way(run: Any, parts: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    """The compiled way of the two; a process that loads it compares it with nothing."""
+    if parts["by_eager"]():
+        raise Unstorable("a graph that eager runs faster")
+    compiled, graph = parts["compiled"], captured_as(run)
+    if graph is not None:
+        captured(compiled, *graph)
+    return written_program(compiled, files)
 
 
 _WRITERS: dict[str, Callable[[Any, Mapping[str, Any], Files], dict[str, Any]]] = {

@@ -50,7 +50,7 @@ class Store:
     """What is stored of the calls of ``target``; ``compile`` compiles what a stored graph lacks."""
 
     def __init__(self, target: Any, options: Options, cache: Cache, record: Record, compile: Compile) -> None:
-        self.target, self.cache, self.record, self.compile = target, cache, record, compile
+        self.target, self.options, self.cache, self.record, self.compile = target, options, cache, record, compile
         self.subject = (str(getattr(target, "__name__", type(target).__name__)),)
         self.prefix = digest("calls", kind_of_process(), repr(options.key()), *_identity(target))[:40]
         self.waiting: list[Driver] = []
@@ -91,11 +91,15 @@ class Store:
         except Exception as error:
             self.cache.evict(key, f"the stored calls cannot be made: {brief(error)}")
 
+    def notes(self) -> dict[str, str]:
+        """The notes of the cache that name stored calls, and the entries that hold those."""
+        notes = {name: self.cache.note(name) for name in self.cache.notes_of(f"{self.prefix}.")}
+        return {name: str(note.get("entry")) for name, note in notes.items() if note is not None}
+
     def _listed(self) -> list[tuple[str, Stored, Files]]:
         found = []
-        for name in self.cache.notes_of(f"{self.prefix}.")[:_MOST]:
-            note = self.cache.note(name)
-            entry = None if note is None else self.cache.get(str(note.get("entry")))
+        for key in [*self.notes().values()][:_MOST]:
+            entry = self.cache.get(key)
             if isinstance(entry, Entry):
                 with self._harmless(entry.key), contextlib.suppress(LookupError):  # of a module that is not loaded
                     found.append((entry.key, Stored(json.loads(entry.read(_DOCUMENT)), self.target), Files(entry)))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lamina.aot.torch_private import dispatch_is_watched, never_captured, saving_is_hooked, transforms_are_active
+from lamina.base.recipes import made_of
 from lamina.base.recovery import brief
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.eager_comparison.clock import Span, Timer, watch_backward
@@ -241,7 +242,7 @@ def entry(turns: Turns) -> Function:
 
     turns.switch = switch
     never_captured(run)
-    return run
+    return made_of(run, "turns", compiled=turns.compiled, by_eager=lambda: current is turns.captured)
 
 
 def _records(results: Any) -> bool:

@@ -12,7 +12,7 @@ import stat
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -92,8 +92,11 @@ def remove(cache: Cache, item: Item) -> bool:
         raise BadArgument(where, remedy="run this as the user whose cache it is") from None
 
 
-def export_to(cache: Cache, path: Path) -> int:
-    """Write all good entries and notes to a tar file, in an order that is always the same; how many those are."""
+def export_to(cache: Cache, path: Path, only: Collection[str] | None = None) -> int:
+    """Write all good entries and notes to a tar file, in an order that is always the same; how many those are.
+
+    ``only``: the names of those to write.
+    """
     written = 0
     part: Path | None = None
     try:
@@ -102,6 +105,8 @@ def export_to(cache: Cache, path: Path) -> int:
         part = Path(name)
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
             for item in sorted(_items(cache), key=lambda i: (i.is_note, i.name)):
+                if only is not None and item.name not in only:
+                    continue
                 members = list(_members(_top(cache), item))
                 for name, content in members:
                     member = tarfile.TarInfo(name)
