@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 
 import lamina
+from benchmarks.gpu_idle import planned
+from benchmarks.sweeping.grammar import cases
 from lamina.errors import InvalidIR, StageFailed
 from lamina.ir.index import Axis, Expr, Size, as_expr
-from lamina.ir.loops import Buffer, Constant, Load, LoopProgram, Nest, Store
+from lamina.ir.loops import Buffer, Compute, Constant, Index, Load, LoopProgram, Nest, Store
+from lamina.lower.rules import CannotLower
 from lamina.schedule import join_groups, narrow
 from lamina.schedule.preserved import verify_kernel, verify_same_stores
 
@@ -122,3 +125,38 @@ def test_a_lost_axis_is_an_internal_failure(strict: bool, monkeypatch: pytest.Mo
     assert any("add at 4 points before scheduling" in str(w.message) for w in told)
     assert w.grad is not None
     assert torch.equal(w.grad, torch.tensor([2.0, 0, 0, 0, 0]))
+
+
+def _masked(rows: int, origin: tuple[str, ...] = ("copy",), mode: str = "set") -> Nest:
+    """Rows in parts, of which the last is not full."""
+    i, j = Axis("i", as_expr(rows)), Axis("j", _M)
+    place = (as_expr(i), as_expr(j))
+    ask = (
+        Index("at", as_expr(i), "int64"),
+        Constant("end", 10, "int64"),
+        Compute("inside", "lt", ("at", "end"), "bool"),
+    )
+    load = Load("v", "x", place, "float32", "inside", 0.0)
+    return Nest("parts", (i, j), (*ask, load, Store("out", place, "v", mode, "inside", origin)))
+
+
+def test_loops_with_a_mask_have_no_fewer_points() -> None:
+    buffers = _buffer("x", as_expr(10), _M, kind="input"), _buffer("out", as_expr(10), _M)
+    whole, added = _program(buffers, _copy(as_expr(10), _M)), _program(buffers, _adding("row", as_expr(10), ("copy",)))
+    verify_same_stores(whole, _program(buffers, _masked(12)))
+    with pytest.raises(InvalidIR, match="stores set out"):
+        verify_same_stores(whole, _program(buffers, _masked(9)))
+    verify_same_stores(added, _program(buffers, _masked(12, mode="add")))
+    with pytest.raises(InvalidIR, match="the stores of copy add"):
+        verify_same_stores(added, _program(buffers, _masked(1, mode="add")))
+
+
+@pytest.mark.parametrize("seed", range(6050, 6060))
+def test_plans_for_gpus_pass(seed: int) -> None:
+    """Reductions that are cut in parts that are not equal, with results that are stored on the way."""
+    (case,) = cases(1, seed, 32.0)
+    try:
+        plan = planned(case, "training")
+    except (CannotLower, RuntimeError, NotImplementedError) as why:
+        pytest.skip(f"it is not lowered as a whole: {why}")
+    assert plan.kernels

@@ -20,12 +20,16 @@ __all__ = ["verify_kernel", "verify_same_stores"]
 
 @dataclass(slots=True)
 class _Points:
-    """Points at which stores run: those that add by their origin, those that set by their buffer."""
+    """Points at which stores run: those that add by their origin, those that set by their buffer.
+
+    ``masked``: the origins and buffers of stores that run at some of their points only.
+    """
 
     added: dict[Origin, Expr] = field(default_factory=dict)
     targets: dict[Origin, set[str]] = field(default_factory=dict)
     adds: dict[str, Expr] = field(default_factory=dict)
     sets: dict[str, Expr] = field(default_factory=dict)
+    masked: set[Origin | str] = field(default_factory=set)
 
 
 def verify_same_stores(before: LoopProgram, after: LoopProgram, in_place: Collection[str] = ()) -> None:
@@ -39,10 +43,14 @@ def verify_same_stores(before: LoopProgram, after: LoopProgram, in_place: Collec
     for origin in was.added.keys() | now.added.keys():
         if origin not in now.added and used.isdisjoint(was.targets[origin]):
             continue  # what is added is not read
-        _same(before.name, f"the stores of {', '.join(origin)} add", was.added.get(origin), now.added.get(origin))
+        how = f"the stores of {', '.join(origin)} add"
+        _same(
+            before.name, how, was.added.get(origin), now.added.get(origin), origin in was.masked, origin in now.masked
+        )
     lasting = {b.name for b in before.buffers if b.kind != "temp"} & {b.name for b in after.buffers}
     for name in sorted((lasting & was.sets.keys()) - {*in_place}):
-        _same(before.name, f"stores set {name}", was.sets[name], now.sets.get(name))
+        how = f"stores set {name}"
+        _same(before.name, how, was.sets[name], now.sets.get(name), name in was.masked, name in now.masked)
 
 
 def verify_kernel(nests: Sequence[Nest], flat: Sequence[Nest], buffers: Sequence[str], sizes: Sequence[Expr]) -> None:
@@ -55,7 +63,8 @@ def verify_kernel(nests: Sequence[Nest], flat: Sequence[Nest], buffers: Sequence
     for how, before, after in (("add to", was.adds, now.adds), ("set", was.sets, now.sets)):
         found = {buffers[int(name[1:])]: _named(points, names) for name, points in after.items()}
         for name in before.keys() | found.keys():
-            _same(nests[0].name, f"stores {how} {name}", before.get(name), found.get(name))
+            masked = name in was.masked, any(buffers[int(b[1:])] == name for b in now.masked if isinstance(b, str))
+            _same(nests[0].name, f"stores {how} {name}", before.get(name), found.get(name), *masked)
 
 
 def _points(steps: Iterable[Step]) -> _Points:
@@ -69,6 +78,8 @@ def _points(steps: Iterable[Step]) -> _Points:
             # What a store that sets stores varies over no more axes than its place.
             along = axes_of(eqn, varies) if varies else {name for e in eqn.index for name in e.axes()}
             points = prod(a.extent for a in step.axes if a.name in along)
+            if eqn.mask is not None:
+                result.masked |= {eqn.buffer, eqn.origin}
             if eqn.mode == "set":
                 result.sets[eqn.buffer] = result.sets.get(eqn.buffer, as_expr(0)) + points
                 continue
@@ -88,11 +99,19 @@ def _named(points: Expr, names: Mapping[str, Expr]) -> Expr:
     return points.substitute(mapping) if mapping else points
 
 
-def _same(where: str, what: str, before: Expr | None, after: Expr | None) -> None:
-    """Fail where two numbers of points certainly differ."""
-    if before == after:
+def _same(
+    where: str, what: str, before: Expr | None, after: Expr | None, masked_before: bool, masked_after: bool
+) -> None:
+    """Fail where two numbers of points certainly differ.
+
+    Of a store with a mask its points are the most that it runs at: loops in parts of which the last is not full have
+    more points than elements.
+    """
+    if before == after or masked_before:
         return
     gap = (as_expr(0) if before is None else before) - (as_expr(0) if after is None else after)
     if gap == 0 or any(isinstance(a, Div | Mod) for a in gap.atoms()):
+        return
+    if masked_after and (gap.terms or gap.const < 0):
         return
     raise InvalidIR(f"{where}: {what} at {before or 'no'} points before scheduling and at {after or 'no'} after it")
