@@ -16,7 +16,7 @@ from tests.architecture.source import ROOT, functions, sources
 
 MOST_LINES_OF_A_FILE = 800
 MOST_LINES_OF_A_FUNCTION = 100
-MOST_PUBLIC_NAMES = 26
+MOST_PUBLIC_NAMES = 27
 
 HOME_FOLDERS = ("home", "root", "work", "Users")
 MODULES = [file.module for file in sources()]

@@ -19,16 +19,14 @@ from typing import Any
 
 from lamina.artefacts.front import compile, stored_calls
 from lamina.artefacts.kind import kind_of_machine, versions
-from lamina.base.reasons import Reason
-from lamina.capture.reasons import NOT_STORED
 from lamina.errors import BadArgument, LaminaError
 from lamina.options import Options
-from lamina.record import Record
 from lamina.runtime.cache_tool import export_to, import_from
 
 __all__ = ["load", "package"]
 
 _FORMAT = 1
+"""The format of the manifest; others are refused."""
 _MANIFEST, _CALLS = "package.json", "calls.tar.gz"
 _LARGEST = 1 << 20
 """Bytes of a manifest."""
@@ -54,7 +52,7 @@ def package(compiled: Callable[..., Any], path: str | Path) -> Path:
     store.keep()
     notes = store.notes()
     if not notes:
-        why = _why_not(store.record) or "it has not been called"
+        why = store.refused or "it has not been called"
         raise BadArgument(
             f"nothing of {store.subject[0]} can be packaged: {why}",
             remedy="call it as the package is to run, and look at its record",
@@ -146,15 +144,6 @@ def _told(options: Options) -> dict[str, Any]:
         for name, value in told.items()
         if value != getattr(usual, name) and isinstance(value, (bool, int, float, str)) and name not in _OF_PLACE
     }
-
-
-def _why_not(record: Record) -> str:
-    said = [
-        d.reason
-        for d in record.decisions("capture")
-        if isinstance(d.reason, Reason) and d.reason.code == NOT_STORED.number
-    ]
-    return str(said[-1]) if said else ""
 
 
 def _name(target: Any) -> str:

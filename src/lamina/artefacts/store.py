@@ -47,13 +47,17 @@ def is_stored(options: Options) -> bool:
 
 
 class Store:
-    """What is stored of the calls of ``target``; ``compile`` compiles what a stored graph lacks."""
+    """What is stored of the calls of ``target``; ``compile`` compiles what a stored graph lacks.
+
+    ``refused`` says why the last call that could not be stored is not.
+    """
 
     def __init__(self, target: Any, options: Options, cache: Cache, record: Record, compile: Compile) -> None:
         self.target, self.options, self.cache, self.record, self.compile = target, options, cache, record, compile
         self.subject = (str(getattr(target, "__name__", type(target).__name__)),)
         self.prefix = digest("calls", kind_of_process(), repr(options.key()), *_identity(target))[:40]
         self.waiting: list[Driver] = []
+        self.refused = ""
         self._candidates: list[tuple[str, Stored, Files]] | None = None
         self._told: set[str] = set()
 
@@ -118,9 +122,9 @@ class Store:
             try:
                 self._keep(driver)
             except Unstorable as why:
-                self._tell(str(why), Decision("capture", self.subject, False, NOT_STORED(why=why)))
+                self._refuse(str(why))
             except Exception as error:
-                self._tell(brief(error), Decision("capture", self.subject, False, NOT_STORED(why=brief(error))))
+                self._refuse(brief(error))
 
     def _keep(self, driver: Driver) -> None:
         files, graphs = Files(), list[Callable[..., Any]]()
@@ -138,6 +142,11 @@ class Store:
         facts = digest(json.dumps([document["rows"], document["objects"]]))[:24]  # one entry for equal facts
         self.cache.write_note(f"{self.prefix}.{facts}", {"entry": key})
         self._tell(key, Decision("capture", self.subject, True, STORED(count=len(graphs))))
+
+    def _refuse(self, why: str) -> None:
+        reason = NOT_STORED(why=why)
+        self.refused = str(reason)
+        self._tell(why, Decision("capture", self.subject, False, reason))
 
     def _tell(self, name: str, decision: Decision) -> None:
         if name not in self._told:
