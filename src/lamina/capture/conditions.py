@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from weakref import ref
 
@@ -54,6 +55,8 @@ class Conditions:
     def __init__(self, function: str, owner: Any) -> None:
         self.function = function
         self._owner = ref(owner)
+        self._known: tuple[int, tuple[Condition, ...]] = -1, ()
+        """Sentences that were asked for, and how many parts the version had then."""
 
     def _conditions(self, owner: Any) -> Iterable[Condition]:
         raise NotImplementedError
@@ -61,10 +64,18 @@ class Conditions:
     def _raw(self, owner: Any) -> Iterable[str]:
         raise NotImplementedError
 
+    def _parts(self, owner: Any) -> int:
+        """How many parts the version has; where that changes its conditions do."""
+        return 1
+
     def conditions(self) -> tuple[Condition, ...]:
         """Each condition, once; none where the version is gone."""
         owner = self._owner()
-        return () if owner is None else tuple(dict.fromkeys(self._conditions(owner)))
+        if owner is None:
+            return ()
+        if self._known[0] != (parts := self._parts(owner)):
+            self._known = parts, tuple(dict.fromkeys(self._conditions(owner)))
+        return self._known[1]
 
     def raw(self) -> tuple[str, ...]:
         """The front end's own text, line by line; none where the version is gone."""
@@ -125,6 +136,11 @@ def whole_path(short: str, likely: str = "") -> str:
     name, colon, line = short.partition(":")
     if name.startswith(("/", "<")) or not name:
         return short
-    known = (likely, *(getattr(module, "__file__", None) or "" for module in list(sys.modules.values())))
-    found = next((path for path in known if path.endswith(name)), name)
-    return f"{found}{colon}{line}"
+    return f"{likely if likely.endswith(name) else _loaded(name)}{colon}{line}"
+
+
+@lru_cache(maxsize=256)
+def _loaded(name: str) -> str:
+    """The file of a module that is loaded whose path ends in ``name``, or that if there is none."""
+    known = (getattr(module, "__file__", None) or "" for module in list(sys.modules.values()))
+    return next((path for path in known if path.endswith(name)), name)

@@ -65,6 +65,9 @@ class OwnConditions(Conditions):
             if fact.kind != "type" or fact.places[0].number not in looked:
                 yield Condition(said(fact, self._names), fact.line, _about(fact, self._names))
 
+    def _parts(self, owner: Driver) -> int:
+        return owner.leaves
+
     def _raw(self, owner: Driver) -> Iterable[str]:
         return map(str, program(owner.root)[1])
 
