@@ -86,3 +86,24 @@ def test_the_gradient_of_a_maximum_finds_its_elements(compile: CompileFunction, 
     gradients = torch.autograd.grad(compile(function, dynamic=False)(*inputs).float().sum(), inputs)
     assert all(g.isfinite().all() for g in gradients)
     assert all(g.count_nonzero() > 0 for g in gradients)
+
+
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("scale", [1e-37, 1e-30, 1e-20, 1e-13, 1.0, 1e13, 1e19, 1e30])
+def test_deviations_beyond_the_range_of_squares(
+    compile: CompileFunction, scale: float, dtype: torch.dtype, numerics: str
+) -> None:
+    """Eager adds up in double precision: a deviation of small numbers is not zero, nor infinite that of large ones."""
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        return x.std(-1), x.std(0, correction=0, keepdim=True), x.std(), torch.std_mean(x, 1)[0]
+
+    x = (torch.randn(37, 45, generator=torch.Generator().manual_seed(0)) * scale).to(dtype)
+    x[1] = x[1, 0]
+    compiled = compile(function, dynamic=False, options={"numerics": numerics})
+    for mine, theirs in zip(compiled(x), function(x), strict=True):
+        torch.testing.assert_close(
+            mine / scale, theirs / scale, rtol=1e-4 if dtype is torch.float32 else 2e-2, atol=1e-6
+        )
+    assert function(x)[0].count_nonzero() == 36

@@ -232,13 +232,33 @@ def _moments(
         raise Decline("variance of integers")
     b = low.nest(node, x.shape)
     v = b.load(x).to(kin)
-    average, deviation = b.reduce_many("welford", v, dims) if dims else (v + 0.0, v - v)
-    degrees = (count(b, [x.shape[d] for d in dims], kin) - correction).op("maximum", 0.0)
-    variance = deviation / degrees
-    store_reduced(b, outs[0], variance.op("sqrt") if root else variance, dims)
+    size = count(b, [x.shape[d] for d in dims], kin)
+    degrees = (size - correction).op("maximum", 0.0)
+    if root and dims and x.dtype in ("float32", "bfloat16") and not low.on_gpu(x):
+        average = over(b, "sum", v, dims) / size
+        found = _root(b, v - average, degrees, dims)
+    else:
+        average, deviation = b.reduce_many("welford", v, dims) if dims else (v + 0.0, v - v)
+        found = deviation / degrees
+        found = found.op("sqrt") if root else found
+    store_reduced(b, outs[0], found, dims)
     if len(outs) > 1:
         store_reduced(b, outs[1], average, dims)
     low.finish(b)
+
+
+def _root(b: NestBuilder, apart: Value, degrees: Value, dims: list[int]) -> Value:
+    """The root of the sum of squares of ``apart`` divided by ``degrees``.
+
+    A CPU's own kernels add up in double precision. Where single precision has no such number, squares of scaled values
+    lie in its range: from ``1 / far`` to ``far * far`` the sum itself has lost nothing.
+    """
+    far = 2.0**63
+    plain, large, small = (over(b, "sum", v * v, dims) for v in (apart, apart * far, apart * (1 / far)))
+    tiny = (large / degrees).op("sqrt") * (1 / far)
+    huge = (small / degrees).op("sqrt") * far
+    fits = plain.op("lt", far * far)
+    return b.where(plain.op("lt", 1 / far), tiny, b.where(fits, (plain / degrees).op("sqrt"), huge))
 
 
 def _correction(correction: Any) -> float:
