@@ -125,3 +125,25 @@ def test_what_circular_padding_refuses_is_refused() -> None:
     compiled = lamina.compile(lambda x: F.pad(x, (4, 0), mode="circular"), options={"strict": True})
     with pytest.raises(Exception, match="Padding value causes wrapping around more than once"):
         compiled(torch.randn(2, 3, 3))
+
+
+@pytest.mark.parametrize("spoilt", [None, torch.nan, torch.inf])
+@pytest.mark.parametrize("form", ["linear", "bilinear", "trilinear", "corners", "factor"])
+def test_linear_interpolation_to_sizes_that_vary_keeps_what_is_no_number_where_eager_has_it(
+    form: str, spoilt: float | None
+) -> None:
+    """Between two infinities a weighted sum is infinite, a difference is no number; equal sizes have no neighbours."""
+
+    def function(x: torch.Tensor, n: int) -> torch.Tensor:
+        how: dict[str, Any] = {"mode": form if "linear" in form else "bilinear", "align_corners": form == "corners"}
+        sizes: dict[str, Any] = {"scale_factor": n / 4} if form == "factor" else {"size": n}
+        return F.interpolate(x, **sizes, **how)
+
+    rank = {"linear": 1, "trilinear": 3}.get(form, 2)
+    torch.compiler.reset()
+    compiled = lamina.compile(function, dynamic=True, options={"strict": True})
+    for rows, n in ((5, 7), (6, 6), (8, 3), (4, 10)):
+        x = torch.randn(2, 3, *[rows] * rank, generator=torch.Generator().manual_seed(rows))
+        if spoilt is not None:
+            x[0, 0, ..., 2] = x[0, 0, ..., 1] = x[1, 2].view(-1)[0] = spoilt
+        torch.testing.assert_close(compiled(x, n), function(x, n), equal_nan=True)

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from lamina.aot.torch_private import dispatched_in_python, resampled_size
+from lamina.aot.torch_private import dispatched_in_python, resampled_size, suggested_format
+from lamina.base.symbolic.torch_private import is_sure
 
 __all__ = ["whole_resampling"]
 
@@ -36,7 +37,7 @@ def whole_resampling() -> Iterator[None]:
         if _depth == 0:
             for name in (*_SMOOTH, *_NEAREST):
                 operation = getattr(aten, name)
-                vector = _with_sizes(operation.default, corners=name in _SMOOTH)
+                vector = _with_sizes(operation.default, name)
                 _replaced.enter_context(dispatched_in_python(operation.vec, vector))
                 _replaced.enter_context(dispatched_in_python(operation.default, None))
             _replaced.enter_context(dispatched_in_python(aten._pad_circular.default, _circular_padding))
@@ -50,17 +51,22 @@ def whole_resampling() -> Iterator[None]:
                 _replaced.close()
 
 
-def _with_sizes(operation: Any, corners: bool) -> Callable[..., Any]:
+def _with_sizes(operation: Any, name: str) -> Callable[..., Any]:
     """A function of what takes the form with sizes or factors apart: that by ``operation``, which is given both.
 
-    What has symbols among its sizes is still taken apart: C++ has no shapes of gradients for them.
+    What has symbols among its sizes is still taken apart: C++ has no shapes of gradients for them. Linear
+    interpolation is then a sum of weighted elements: torch's own has differences of neighbours, which are not numbers
+    between infinities.
     """
+    linear = "linear" in name
 
     def changed(apart: Callable[..., Any]) -> Callable[..., Any]:
         def whole(x: torch.Tensor, size: Any, *rest: Any) -> Any:
             factors: Sequence[float] | None = rest[-1]
             sizes = resampled_size(x.size(), size, factors)
             if any(isinstance(n, torch.SymInt) for n in (*x.shape, *sizes)):
+                if linear and x.is_floating_point():
+                    return _interpolated(x, sizes, *rest)
                 return apart(x, size, *rest)
             given: Sequence[float | None] = factors or [None] * len(sizes)
             return operation(x, sizes, *rest[:-1], *given)
@@ -71,9 +77,39 @@ def _with_sizes(operation: Any, corners: bool) -> Callable[..., Any]:
         def without(x: torch.Tensor, output_size: Any, scale_factors: Any) -> Any:
             return whole(x, output_size, scale_factors)
 
-        return with_corners if corners else without
+        return with_corners if name in _SMOOTH else without
 
     return changed
+
+
+def _interpolated(x: torch.Tensor, sizes: Sequence[Any], corners: bool, factors: Sequence[float] | None) -> Any:
+    """Linear interpolation of the last dimensions to ``sizes``, summed up in eager's order."""
+    rank = len(sizes)
+    dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    around: list[list[tuple[torch.Tensor, Any]]] = []
+    for k, (source, result) in enumerate(zip(x.shape[2:], sizes, strict=True)):
+        at = torch.arange(result, device=x.device).reshape(-1, *[1] * (rank - 1 - k))
+        if is_sure(source == result):  # eager on CPUs adds the element times zero
+            around.append([(at, 1.0), (at, 0.0)] if x.device.type == "cpu" else [(at, 1.0)])
+            continue
+        if corners:
+            real = at.to(dtype) * ((source - 1.0) / (result - 1.0) if result > 1 else 0.0)
+        else:
+            ratio = 1.0 / factors[k] if factors and factors[k] > 0 else source / result
+            real = ((at.to(dtype) + 0.5) * ratio - 0.5).clamp(min=0.0)
+        left = real.to(torch.int64).clamp(max=source - 1)
+        weight = (real - left).clamp(0.0, 1.0)
+        around.append([(left, 1.0 - weight), ((left + 1).clamp(max=source - 1), weight)])
+
+    def along(places: Sequence[torch.Tensor]) -> Any:
+        if len(places) == rank:
+            return aten._unsafe_index(x, [None, None, *places]).to(dtype)
+        parts = [along([*places, place]) * weight for place, weight in around[len(places)]]
+        return parts[0] + parts[1] if len(parts) == 2 else parts[0]
+
+    few = x.device.type == "cuda" and bool(x.shape[1] < 16)
+    layout = torch.contiguous_format if few else suggested_format(x)
+    return along([]).to(x.dtype).contiguous(memory_format=layout)
 
 
 def _circular_padding(apart: Callable[..., Any]) -> Callable[..., Any]:

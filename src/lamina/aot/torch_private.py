@@ -17,6 +17,7 @@ from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_m
 from torch._guards import StorageOverlap, TracingContext, detect_fake_mode
 from torch._ops import OpOverload
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+from torch._prims_common import suggest_memory_format as suggested_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import Graph, GraphModule, Node
@@ -89,6 +90,7 @@ __all__ = [
     "resampled_size",
     "saving_is_hooked",
     "share_history",
+    "suggested_format",
     "switches_state",
     "to_functional",
     "traced_nodes",
