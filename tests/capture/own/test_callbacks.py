@@ -404,3 +404,33 @@ def test_an_attribute_error_of_getattribute_leads_to_getattr() -> None:
 
     x = torch.ones(2)
     assert torch.equal(lamina.compile(program, options={"capture": "own"})(x), program(x))
+
+
+def test_keys_are_asked_for_in_the_order_of_pythons_own() -> None:
+    def called(run):
+        seen = []
+
+        def values():
+            for n in (3, 1, 2, 1):
+                seen.append(("value", n))
+                yield n
+
+        def key(n):
+            seen.append(("key", n))
+            return n % 3
+
+        def program(x):
+            found = sorted(values(), key=key, reverse=True), min(values(), key=key), max(values(), key=key)
+            try:
+                min([], key=key)
+            except ValueError as error:
+                seen.append(str(error))
+            return found, x + len(found)
+
+        found = run(program)(torch.ones(2))
+        return found[0], found[1].tolist(), seen
+
+    def own(program):
+        return interpreted_callable(program, backend_callable=lambda gm, _: gm.forward, record=Record())
+
+    assert called(own) == called(lambda program: program)

@@ -162,7 +162,13 @@ def marked(x):
     return z + (1 if hasattr(y, "_dynamo_static_input_type") else 5)
 
 
-@pytest.mark.parametrize("program", [outputs, registered, odd, made, imported, environment, variable, numbers])
+def ordered(x):
+    names = ["bb", "a", "ccc"]
+    parts = sorted((x * n for n in (3, 1, 2)), key=lambda part: part.dim(), reverse=True)
+    return parts[0] + len(min(names, key=lambda name: len(name))) + len(max(iter(names), key=lambda name: name))
+
+
+@pytest.mark.parametrize("program", [ordered, outputs, registered, odd, made, imported, environment, variable, numbers])
 def test_what_runs_nothing_of_the_users_ends_no_graph(program) -> None:
     assert len(graphs_of(program, (torch.randn(3),), (torch.randn(3),))) == 1
 

@@ -23,7 +23,7 @@ from lamina.capture.own.attributes import deletes_by_code, read_attribute, read_
 from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.importing import is_loaded
-from lamina.capture.own.iterating import advanced, consumable, drawn
+from lamina.capture.own.iterating import advanced, by_key, consumable, drawn, is_by_key
 from lamina.capture.own.natives import CONSUMERS, KEEPING, is_of_container, is_seen, runs_the_users, unbound
 from lamina.capture.own.nested import flat
 from lamina.capture.own.pending import Pending
@@ -131,6 +131,8 @@ class CapturingWorld(PlainWorld):
             return self.interpret(function.func, *function.args, *args, **{**function.keywords, **kwargs})
         if id(function) in CONSUMERS and len(args) == 1 and not kwargs:
             return self._consumed(caller, function, args, kwargs)
+        if type(kwargs.get("key")) is FunctionType and is_by_key(function, args, kwargs):
+            return by_key(self, function, *args, **kwargs)
         if is_seen(function) and not runs_the_users(function, args, kwargs):
             if self.recorder.watching and is_of_container(function):
                 self.settle()

@@ -11,7 +11,7 @@ from lamina.capture.own.callbacks import calls_back, is_lazy, is_stored
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.machine import is_generator_of_machine
 
-__all__ = ["advanced", "consumable", "drawn", "is_drawn"]
+__all__ = ["advanced", "by_key", "consumable", "drawn", "is_by_key", "is_drawn"]
 
 
 class _World(Protocol):
@@ -96,3 +96,28 @@ def consumable(world: _World, iterable: Any) -> bool:
     if any(world.looked_up(kind, name) is not MISSING for name in ("__len__", "__length_hint__")):
         return False  # which a native function asks as well
     return type(world.looked_up(kind, "__iter__")) is FunctionType
+
+
+def is_by_key(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call asks a built-in function for values by keys that another function gives."""
+    names = {"key", "reverse"} if function is sorted else {"key"}
+    return function in (sorted, min, max) and len(args) == 1 and names.issuperset(kwargs)
+
+
+def by_key(world: _World, function: Any, values: Any, key: FunctionType, reverse: Any = False) -> Any:
+    """What ``sorted``, ``min`` or ``max`` gives, with ``key`` and the iterable interpreted."""
+    listed, keys = [], []
+    for value in drawn(world, values):
+        listed.append(value)
+        if function is not sorted:
+            keys.append(world.interpret(key, value))
+    if function is sorted:
+        keys = [world.interpret(key, value) for value in listed]
+    elif not listed:
+        return function(listed)
+    options = {"key": keys.__getitem__, **({"reverse": reverse} if function is sorted else {})}
+    if calls_back(keys):
+        found = world.natively(function, (range(len(keys)),), options)
+    else:
+        found = function(range(len(keys)), **options)
+    return [listed[at] for at in found] if function is sorted else listed[found]
