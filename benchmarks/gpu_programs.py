@@ -217,6 +217,45 @@ def _cumulative_sum(data: GpuData) -> Program:
     return Program(lambda x: x.cumsum(-1), (data.leaf(16384, 8192),))
 
 
+def _overlaps(data: GpuData) -> Program:
+    """The share that any two boxes have in common; each is its least and its greatest corner."""
+
+    def function(a: Tensor, b: Tensor) -> Tensor:
+        low, high = torch.max(a[:, None, :2], b[None, :, :2]), torch.min(a[:, None, 2:], b[None, :, 2:])
+        sides = (high - low).clamp(min=0)
+        inner = sides[..., 0] * sides[..., 1]
+        one, other = ((x[:, 2] - x[:, 0]) * (x[:, 3] - x[:, 1]) for x in (a, b))
+        return inner / (one[:, None] + other[None] - inner)
+
+    def boxes() -> Tensor:
+        corner = data.randn(4096, 2)
+        return torch.cat([corner, corner + data.randn(4096, 2).abs() + 1], 1)
+
+    return Program(function, (boxes(), boxes()))
+
+
+def _distances(data: GpuData) -> Program:
+    def function(a: Tensor, b: Tensor) -> Tensor:
+        return (a[:, None] - b[None]).square().sum(-1).sqrt()
+
+    return Program(function, (data.randn(4096, 4), data.randn(4096, 4)))
+
+
+def _shifted_windows(data: GpuData) -> Program:
+    def function(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        y = torch.roll(F.layer_norm(x, (192,), w, b), (-3, -3), (1, 2))
+        return y.view(32, 8, 7, 8, 7, 192).permute(0, 1, 3, 2, 4, 5).reshape(-1, 49, 192)
+
+    return Program(function, (data.leaf(32, 56, 56, 192), data.leaf(192), data.leaf(192)))
+
+
+def _rolled_rows(data: GpuData) -> Program:
+    def function(x: Tensor) -> Tensor:
+        return torch.lerp(torch.roll(F.log_softmax(x, 1) * 0.1, (2,), (0,)), x, 0.25)
+
+    return Program(function, (data.leaf(33322, 512),))
+
+
 def _embedding(data: GpuData) -> Program:
     def function(tokens: Tensor, table: Tensor) -> Tensor:
         return F.embedding(tokens, table)
@@ -319,4 +358,8 @@ PROGRAMS = (
     *(GpuProgram(f"softmax_{columns}", _softmax(rows, columns)) for rows, columns in _SOFTMAX[3:]),
     *(GpuProgram(f"cross_entropy_{classes}", _cross_entropy(rows, classes)) for rows, classes in _CLASSES[2:]),
     GpuProgram("cumulative_sum", _cumulative_sum),
+    GpuProgram("overlaps", _overlaps, _FORWARD),
+    GpuProgram("distances", _distances, _FORWARD),
+    GpuProgram("shifted_windows", _shifted_windows),
+    GpuProgram("rolled_rows", _rolled_rows),
 )
