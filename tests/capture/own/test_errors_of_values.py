@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 import pytest
@@ -216,3 +217,25 @@ def test_what_raises_for_no_values_ends_no_graph() -> None:
     f = interpreted_callable(program, backend_callable=backend, record=Record())
     assert torch.allclose(f(torch.ones(4)), program(torch.ones(4)))
     assert len(graphs) == 1
+
+
+def test_what_is_printed_or_set_after_an_error_is_not(capsys) -> None:
+    variable = ContextVar("variable", default=0)
+
+    def program(x, places):
+        try:
+            y = x[places]
+            print("no error")
+            variable.set(variable.get() + 1)
+        except IndexError:
+            return x, variable.get()
+        return y, variable.get()
+
+    compiled = lamina.compile(program, options={"capture": "own"})
+    x = torch.arange(4.0)
+    for places, count in ((GOOD, 1), (BAD, 1), (GOOD, 2), (BAD, 2)):
+        found = copy_context().run(lambda count=count, places=places: (variable.set(count), compiled(x, places)))[1]
+        wanted = copy_context().run(lambda count=count, places=places: (variable.set(count), program(x, places)))[1]
+        assert torch.equal(found[0], wanted[0])
+        assert found[1] == wanted[1]
+        assert capsys.readouterr().out in ("", "no error\n" * 2)

@@ -24,7 +24,7 @@ from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.importing import is_loaded
 from lamina.capture.own.iterating import advanced, by_key, consumable, drawn, is_by_key
-from lamina.capture.own.natives import CONSUMERS, KEEPING, is_of_container, is_seen, runs_the_users, unbound
+from lamina.capture.own.natives import CONSUMERS, KEEPING, is_change, is_seen, runs_the_users, unbound
 from lamina.capture.own.nested import flat
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.recorder import Recorder
@@ -134,7 +134,7 @@ class CapturingWorld(PlainWorld):
         if type(kwargs.get("key")) is FunctionType and is_by_key(function, args, kwargs):
             return by_key(self, function, *args, **kwargs)
         if is_seen(function) and not runs_the_users(function, args, kwargs):
-            if self.recorder.watching and is_of_container(function):
+            if self.recorder.watching and is_change(function):
                 self.settle()
             return caller(function, args, kwargs)
         if is_mark(function) and args and isinstance(args[0], torch.Tensor):

@@ -14,7 +14,7 @@ from lamina.capture.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, KEYS, asks, calls_back, method_asks
 from lamina.capture.own.torch_private import DEVICE_QUERIES, STATE_QUERIES, overridable
 
-__all__ = ["CONSUMERS", "KEEPING", "is_of_container", "is_seen", "runs_the_users", "seen_by_modes", "unbound"]
+__all__ = ["CONSUMERS", "KEEPING", "is_change", "is_seen", "runs_the_users", "seen_by_modes", "unbound"]
 
 _MAKERS = frozenset(
     map(id, (*CONTAINERS, enumerate, zip, map, filter, reversed, super, object, type, property, partial, BaseException))
@@ -131,8 +131,10 @@ _READING = frozenset(
 """Methods of built-in containers that change nothing."""
 
 
-def is_of_container(function: Any) -> bool:
-    """Whether a function is a method of a built-in container, which may change it."""
+def is_change(function: Any) -> bool:
+    """Whether a function that modes see may change a built-in container or a context variable, or prints."""
+    if function is print or type(getattr(function, "__self__", None)) is ContextVar:
+        return bool(function.__name__ != "get")
     if getattr(function, "__name__", "") in _READING:
         return False
     if type(function) is MethodDescriptorType:
