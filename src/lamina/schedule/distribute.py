@@ -13,13 +13,13 @@ from functools import partial
 
 from lamina.base.decision import Decision
 from lamina.ir.access import writes
-from lamina.ir.index import as_expr
+from lamina.ir.index import as_expr, prod
 from lamina.ir.loops import Buffer, Equation, Load, Nest, Reduce, Scan, Step, Store, axes_of, axes_of_values
 from lamina.ir.use_def import UseDef
 from lamina.schedule import reasons
 from lamina.schedule.copied_operands import copy_operands
 from lamina.schedule.memory_orders import stores_across_reads
-from lamina.schedule.nest_parts import Late, dense_buffer, live_equations
+from lamina.schedule.nest_parts import LEAST_POINTS, Late, dense_buffer, live_equations
 from lamina.schedule.row_functions import functions_of_rows
 
 __all__ = ["distribute"]
@@ -58,12 +58,12 @@ def _parted(
 
 
 def _may_be_parted(nest: Nest, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether the nest reduces, on a CPU, over known sizes, and scans nothing."""
+    """Whether the nest reduces, on a CPU, over known sizes that are worth it, and scans nothing."""
     if any(buffers[b].device != "cpu" for b in writes(nest)):
         return False
     if not any(isinstance(e, Reduce) for e in nest.body) or any(isinstance(e, Scan) for e in nest.body):
         return False
-    return all(a.extent.is_int for a in nest.axes)
+    return all(a.extent.is_int for a in nest.axes) and prod(a.extent for a in nest.axes).const >= LEAST_POINTS
 
 
 def _split(nest: Nest, late: Late, made: list[Buffer]) -> list[Nest]:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from lamina.ir.index import as_expr, prod
+from lamina.ir.index import as_expr
 from lamina.ir.loops import Buffer, Check, Compute, Load, Nest, Reduce, Store, axes_of_values, defined, operands
 from lamina.ir.ops import OPS
 from lamina.ir.use_def import UseDef
 from lamina.schedule.hoisting_cost import LANES
-from lamina.schedule.nest_parts import COSTLY, LEAST_POINTS, Late, is_free
+from lamina.schedule.nest_parts import COSTLY, Late, is_free
 
 __all__ = ["long_runs", "stores_across_reads"]
 
 
 def stores_across_reads(nest: Nest, buffers: Mapping[str, Buffer]) -> Late | None:
     """The stores that go through memory in another order than what a nest for a CPU reduces, ``None`` without any."""
-    if any(isinstance(e, Check) for e in nest.body) or prod(a.extent for a in nest.axes).const < LEAST_POINTS:
+    if any(isinstance(e, Check) for e in nest.body):
         return None
     definitions = UseDef(nest.body)
     sums = [p for p, e in enumerate(nest.body) if isinstance(e, Reduce)]
