@@ -61,19 +61,21 @@ class Fleet:
     """The machines of a Ray cluster that are of this one's kind. A context manager.
 
     The cluster is the one that the user is connected to, or that RAY_ADDRESS names; else one of this machine alone is
-    started and ended. A worker holds ``threads`` CPUs, and a GPU if the model is on one. Timings are compared within
-    one process only, and machines of another kind, or with other versions installed, take no part.
+    started and ended. A worker holds ``threads`` CPUs, and a GPU if the model is on one, and loads the modules of
+    ``preload`` once for its candidates. Timings are compared within one process only, and machines of another kind, or
+    with other versions installed, take no part.
 
     Raises ``BadArgument`` where Ray is not installed, where no machine is of this kind or large enough, and for a
     subject that cannot be sent.
     """
 
-    def __init__(self, subject: Subject, device: torch.device, threads: int) -> None:
+    def __init__(self, subject: Subject, device: torch.device, threads: int, preload: Sequence[str] = ()) -> None:
         check_installed("ray", ("ray",), "executor")
         if device.type == "cuda" and device.index not in (0, None):
             raise BadArgument(
                 f"the model is on {device}, and a worker has one GPU, cuda:0", remedy="move the model to cuda:0"
             )
+        self.preload = tuple(preload)
         self.ray: Any = optional("ray")
         self.exceptions: Any = optional("ray.exceptions")
         self.affinity: Any = optional("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
@@ -185,7 +187,9 @@ class Fleet:
                 continue
             node.busy += 1
             told(job, "is at work")
-            ref = self._remote(_examined, node.name, self.needs).remote(self.payload, job, limit, node.own)
+            ref = self._remote(_examined, node.name, self.needs).remote(
+                self.payload, self.preload, job, limit, node.own
+            )
             plan.flying[ref] = _Flight(number, node, limit, time.monotonic() + limit + _SLACK)
 
     def _answer(self, ref: Any, flight: _Flight, plan: _Plan) -> Row | None:
@@ -265,9 +269,11 @@ class _Failed:
     remedy: str
 
 
-def _examined(payload: bytes, job: Job, seconds: float, own: Figures | None) -> tuple[Row, Figures | None] | _Failed:
+def _examined(
+    payload: bytes, preload: Sequence[str], job: Job, seconds: float, own: Figures | None
+) -> tuple[Row, Figures | None] | _Failed:
     """What a worker does: a row, with eager's figures on its machine if they were needed."""
     try:
-        return Processes(payload).examine(job, seconds, own)
+        return Processes(payload, preload).examine(job, seconds, own)
     except LaminaError as error:
         return _Failed(error.what, error.remedy)

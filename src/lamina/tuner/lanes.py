@@ -56,7 +56,7 @@ class Lanes:
             raise BadArgument(
                 f"{count} candidates at a time with {threads} threads each need {count * threads} cores, and there are "
                 f"{len(cores)}",
-                remedy="torch.set_num_threads(...), or fewer at a time",
+                remedy="torch.set_num_threads(...) or OMP_NUM_THREADS=..., or fewer at a time",
             )
         if processes.forks:
             raise BadArgument(

@@ -131,7 +131,8 @@ def tune(
         if any(by_torch(candidate) for candidate in chosen):
             search.preload = COMPILER_OF_CPU if device_of(subject).type == "cpu" else COMPILER
         if executor == "ray":
-            search.fleet = lambda: opened.enter_context(Fleet(subject, device_of(subject), job.settings.threads))
+            threads = job.settings.threads
+            search.fleet = lambda: opened.enter_context(Fleet(subject, device_of(subject), threads, search.preload))
         elif side_by_side:
             processes = search.started()
             lanes = Lanes(processes, side_by_side, device_of(subject), job.settings.threads)
