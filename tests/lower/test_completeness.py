@@ -20,7 +20,7 @@ NEWER = ("aten._foreach_clone.default",)
 """Operations that the oldest torch that is supported does not have."""
 
 assert families.LOADED
-assert lamina.compile  # which loads every operation of the package
+assert lamina.lamina_backend  # which loads every operation of the package
 
 
 @pytest.mark.parametrize("tag", ["core", "pointwise", "reduction"])
