@@ -147,3 +147,14 @@ def test_linear_interpolation_to_sizes_that_vary_keeps_what_is_no_number_where_e
         if spoilt is not None:
             x[0, 0, ..., 2] = x[0, 0, ..., 1] = x[1, 2].view(-1)[0] = spoilt
         torch.testing.assert_close(compiled(x, n), function(x, n), equal_nan=True)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize(("rows", "n"), [(4, 7), (4, 8), (6, 3), (5, 8)])
+def test_sums_of_negative_zeros_are_positive_ones(rows: int, n: int, mode: str) -> None:
+    torch.compiler.reset()
+    compiled = lamina.compile(lambda x: F.interpolate(x, size=(n, n), mode=mode), options={"strict": True})
+    x = torch.ones(1, 1, rows, rows + 1, requires_grad=True)
+    y = compiled(x)
+    (gradient,) = torch.autograd.grad(y, x, torch.full_like(y, -0.0))
+    assert not gradient.signbit().any()

@@ -346,14 +346,14 @@ def _summed_places(
         first, end = ((i * q - r + p - 1) // p for i in (as_expr(at), as_expr(at) + 1))
         last = b.index(end).op("minimum", size.result)
         along.append([(first + k, b.index(first + k).op("lt", last)) for k in range(count)])
-    total: Value | None = None
+    total: Value | float = 0.0  # as eager's sums begin, so that negative zeros are positive ones
     for corner in product(*along):
         mask = corner[0][1]
         for _, inside in corner[1:]:
             mask = mask.op("and", inside)
         value = b.load(grad, [*b.axes[:-rank], *(place for place, _ in corner)], mask, 0.0).to(opmath(grad.dtype))
-        total = value if total is None else total + value
-    assert total is not None
+        total = value + total
+    assert isinstance(total, Value), "a source place has a result at least"
     b.store(out, total.to(out.dtype))
     low.finish(b)
     return out
