@@ -16,6 +16,7 @@ from lamina.testing.fuzz.own_functions import OWN_FUNCTIONS
 from lamina.testing.fuzz.parts import PARTS
 from lamina.testing.fuzz.results import RESULTS
 from lamina.testing.fuzz.state import STATE
+from lamina.testing.fuzz.stepwise import STEPWISE
 from lamina.testing.fuzz.templates import BLOCKS, TEMPLATES
 from lamina.testing.fuzz.whole_programs import WHOLE
 from lamina.testing.fuzz.writer import Writer
@@ -26,7 +27,7 @@ HEADER = (
     "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
     "from lamina.testing.fuzz import attempt, backward, loss, pause, sample, unbacked, watched\n"
 )
-_WHOLE = {**WHOLE, **MODELS, **NESTED, **EXTREMES, **STATE, **COMPARED, **OWN_FUNCTIONS, **PARTS, **RESULTS}
+_WHOLE = {**WHOLE, **MODELS, **NESTED, **EXTREMES, **STATE, **COMPARED, **OWN_FUNCTIONS, **PARTS, **RESULTS, **STEPWISE}
 """Entire programs, by name."""
 
 
