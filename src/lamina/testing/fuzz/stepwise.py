@@ -168,7 +168,7 @@ def program(compile):
             "made": (
                 "torch.complex(x.real, y)",
                 "x * y",
-                "x.conj() * 2j",
+                "torch.conj_physical(x) * 2j",
                 "torch.polar(y.abs(), y) + x",
                 "x + 1j * y",
                 "torch.view_as_complex(torch.stack([y, y.flip(0)], -1)) * x",
