@@ -65,10 +65,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Something to run: ``run`` gives what it made. ``name`` is what the user called it."""
+    """Something to run: ``run`` gives what it made, and is the user's own function if ``of_function``.
+
+    ``name`` is what the user called it.
+    """
 
     name: str
     run: Callable[[], Any]
+    of_function: bool = False
 
     def ended(self, quiet: bool = False) -> Ended:
         """Run it to its end; with ``quiet`` what it prints goes to standard error, so that output is ours alone."""
@@ -86,7 +90,7 @@ def found_program(target: str, arguments: tuple[str, ...] = ()) -> Program:
     function that takes arguments.
     """
     if ":" in target and not target.endswith(".py"):
-        return Program(target, _function(target))
+        return Program(target, _function(target), of_function=True)
     path = Path(target)
     if path.is_dir():
         raise BadArgument(f"{target} is a folder", remedy=_REMEDY)
@@ -136,7 +140,7 @@ def named_object(name: str) -> Any:
 
 
 def _function(target: str) -> Callable[[], Any]:
-    """A function that takes no arguments; it is compiled itself unless it compiles something."""
+    """A function that takes no arguments."""
     found = named_object(target)
     if not callable(found) or not _takes_nothing(found):
         raise BadArgument(f"{target} takes arguments", remedy="name a function that takes none and calls yours")

@@ -45,8 +45,9 @@ def run_target(
 ) -> tuple[int, Ended]:
     """Run a program; ``look`` is called before each of the first ``calls`` calls of all that it compiles with Lamina.
 
-    Calls run in eager. A function ``program(compile)`` in it, as the fuzzer writes it, is run as well. With ``quiet``
-    what it prints goes to standard error. Gives how many calls were looked at, and how the program ended.
+    Calls run in eager. A function ``program(compile)`` in it, as the fuzzer writes it, is run as well; a function that
+    compiles nothing is looked at itself. With ``quiet`` what it prints goes to standard error. Gives how many calls
+    were looked at, and how the program ended.
     """
     watch = _Watch(look, calls)
 
@@ -57,6 +58,8 @@ def run_target(
             if callable(inner) and list(inspect.signature(inner).parameters) == ["compile"]:
                 for _ in inner(watch.compile):
                     pass
+            if program.of_function and not watch.looked_at:
+                watch.compile(program.run)()
 
     with watch.compiling():
         ended = Program(program.name, run).ended(quiet)
