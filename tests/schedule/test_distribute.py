@@ -88,6 +88,24 @@ def test_what_the_row_itself_needs_is_computed_with_it() -> None:
     assert not _decided(_judged(lambda x: F.softmax(x, -1), torch.randn(3000, 70)))
 
 
+def _statistics(x: Tensor) -> tuple[Tensor, ...]:
+    return torch.native_layer_norm(x, x.shape[-1:], None, None, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: x.mean((2, 3)), (8, 64, 14, 14)),
+        (lambda x: x.sum(-1), (32, 64, 128)),
+        (lambda x: x.amax((2, 3), keepdim=True), (4, 32, 16, 16)),
+        (_statistics, (8, 128, 64)),
+    ],
+)
+def test_results_of_several_axes_of_rows_are_no_stores_across(function: _Function, shape: tuple[int, ...]) -> None:
+    """Such a result goes on along rows since it does not vary along them: another order of memory gains nothing."""
+    assert not _decided(_judged(function, torch.randn(shape, generator=torch.Generator().manual_seed(0))))
+
+
 def test_sizes_that_are_not_known() -> None:
     compiled = lamina.compile(_several, dynamic=True, options={"compare_eager": "off"})
     for rows in (2000, 3001, 5):

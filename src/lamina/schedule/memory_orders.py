@@ -31,7 +31,7 @@ def stores_across_reads(nest: Nest, buffers: Mapping[str, Buffer]) -> Late | Non
     if len(reads) != 1:
         return None
     stores = [e for e in nest.body if isinstance(e, Store)]
-    across = tuple(e for e in stores if (runs := long_runs(nest, [e], buffers)) and runs.isdisjoint(reads))
+    across = tuple(e for e in stores if _goes_across(nest, e, reads, buffers))
     if not across or not all(is_free(nest, e, buffers) for e in across):
         return None
     needed = _needed(nest, across, early, reduced)
@@ -40,6 +40,12 @@ def stores_across_reads(nest: Nest, buffers: Mapping[str, Buffer]) -> Late | Non
     if any(isinstance(e, Reduce) or (isinstance(e, Load) and e.buffer in written) for e in taken):
         return None
     return Late(across, needed)
+
+
+def _goes_across(nest: Nest, store: Store, reads: set[str], buffers: Mapping[str, Buffer]) -> bool:
+    """Whether what varies along the axis that is read is stored with another axis innermost."""
+    along = {name for i in store.index for name in i.axes()}
+    return reads <= along and bool(runs := long_runs(nest, [store], buffers)) and runs.isdisjoint(reads)
 
 
 def _needed(nest: Nest, across: Iterable[Store], early: Iterable[int], reduced: set[str]) -> tuple[str, ...]:
