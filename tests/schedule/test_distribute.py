@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -204,3 +205,19 @@ def test_copied_operands_keep_numbers_that_are_none() -> None:
     compiled = lamina.compile(function, dynamic=False, options={"compare_eager": "off"})
     torch.testing.assert_close(compiled(x, y), function(x, y), equal_nan=True, rtol=0.01, atol=0.1)
     assert _decided(compiled)
+
+
+def test_operands_at_places_that_are_loaded_are_not_copied() -> None:
+    """A copy in a nest of its own would have to compute the places again."""
+
+    def function(table: Tensor, rows: Tensor, z: Tensor) -> Tensor:
+        return (table[rows].float() * z.transpose(1, 2)).sum((1, 2))
+
+    g = torch.Generator().manual_seed(0)
+    table, z = torch.randn(50, 256, 256, generator=g).bfloat16(), torch.randn(8, 256, 256, generator=g)
+    rows = torch.randint(0, 50, (8,), generator=g)
+    compiled = lamina.compile(function, dynamic=False, options={"compare_eager": "off"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = compiled(table, rows, z)
+    torch.testing.assert_close(ours, function(table, rows, z), rtol=1e-4, atol=0.02)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lamina.base.dtypes import DTYPES
-from lamina.ir.index import Expr, as_expr, prod
+from lamina.ir.index import Expr, Loaded, as_expr, prod
 from lamina.ir.loops import Buffer, Load, Nest, Store
 from lamina.schedule.memory_orders import long_runs
 from lamina.schedule.nest_parts import LEAST_POINTS, dense_buffer
@@ -45,6 +45,11 @@ def copy_operands(nest: Nest, buffers: Mapping[str, Buffer], made: list[Buffer])
     return [*copies, replace(nest, body=tuple(read(e) if isinstance(e, Load) else e for e in nest.body))]
 
 
+def _is_plain(load: Load) -> bool:
+    """Whether the load stands for itself: no mask and no place in it is computed."""
+    return load.mask is None and not any(isinstance(a, Loaded) for i in load.index for a in i.atoms())
+
+
 def _axes(eqn: Load | Store) -> set[str]:
     return {name for i in eqn.index for name in i.axes()}
 
@@ -62,7 +67,7 @@ def _across(nest: Nest, buffers: Mapping[str, Buffer]) -> tuple[str, list[Load]]
         points = prod(extents[name] for name in _axes(eqn)).const
         for name in long_runs(nest, [eqn], buffers) if points >= LEAST_POINTS else ():
             along[name] += points * dtype.size
-            if isinstance(eqn, Load) and eqn.mask is None and eqn.buffer not in written and dtype.size < _WHOLE:
+            if isinstance(eqn, Load) and _is_plain(eqn) and eqn.buffer not in written and dtype.size < _WHOLE:
                 found.append((eqn, name))
     main = max(along, key=lambda name: along[name], default="")
     return main, [load for load, name in found if name != main and main in _axes(load)]
