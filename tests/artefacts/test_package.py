@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 import lamina
 from lamina.errors import BadArgument
+from lamina.runtime.cache import Cache, Entry
+from lamina.runtime.cache_tool import export_to, import_from
 
 OWN = {"capture": "own"}
 SOURCE = """
@@ -46,7 +48,7 @@ USE = """
 import sys, torch, lamina
 from packaged_subject import Model
 model, x = Model(), torch.ones(3, 16)
-compiled = lamina.load(sys.argv[1], model)
+compiled = lamina.load(sys.argv[1], model, allow_code=True)
 loss = compiled(x).sum()
 loss.backward()
 print([name for name in ("torch._dynamo", "lamina.compile", "sympy") if name in sys.modules])
@@ -62,6 +64,13 @@ with torch.no_grad():
 print("lamina.compile" in sys.modules)
 print(compiled(torch.ones(5, 16)).shape, "lamina.compile" in sys.modules)
 """
+
+
+@pytest.fixture(autouse=True)
+def _no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has loaded no kernel yet: one that comes from another folder of the cache is not stored again."""
+    monkeypatch.setattr("lamina.runtime.library._LOADED", {})
+    monkeypatch.setattr("lamina.runtime.library._LIBRARIES", {})
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +122,14 @@ def _changed(folder: Path, path: Path, change: Callable[[dict[str, Any]], Any]) 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda m: m["machine"][0].__setitem__(1, "riscv64 rvv 0"), "for another processor: riscv64 rvv 0; here it is"),
-        (lambda m: m["machine"][1].__setitem__(1, "99"), "for another cores: 99; here it is"),
-        (lambda m: m["versions"][1].__setitem__(1, "1.0"), "for another torch: 1.0; here it is"),
-        (lambda m: m.update(prefix="0" * 40), "of another callable than Model, or its code has changed"),
+        (lambda m: m["machine"][0].__setitem__(1, "riscv64 rvv 0"), "for other processors: riscv64 rvv 0; here: "),
+        (lambda m: m["machine"][1].__setitem__(1, "99"), "for other numbers of cores: 99; here: "),
+        (lambda m: m["versions"][1].__setitem__(1, "1.0"), "for other torch: 1.0; here: "),
+        (lambda m: m.update(prefix="0" * 40), "is of Model, and not of Model or not of its code as it is now"),
+        (lambda m: m.update(prefix="0" * 40, parts={**m["parts"], "options": "0"}), "other options are set"),
+        (lambda m: m.update(prefix="0" * 40, parts={**m["parts"], "lowerings": "0"}), "other lowerings are registered"),
+        (lambda m: m.update(dynamic="yes"), "is no package: its description is not complete"),
+        (lambda m: m.update(machine=[[[1], "2"]]), "is no package: its description is not complete"),
         (lambda m: m.update(format=99), "is no package: its format is another one"),
         (lambda m: m.pop("machine"), "is no package: its description is not complete"),
         (lambda m: m.update(machine=[["x"]]), "is no package: its description is not complete"),
@@ -127,30 +140,89 @@ def test_refused_elsewhere(
     folder: Path, model: nn.Module, tmp_path: Path, change: Callable[[dict[str, Any]], Any], said: str
 ) -> None:
     with pytest.raises(lamina.LaminaError) as caught:
-        lamina.load(_changed(folder, tmp_path / "other", change), model)
+        lamina.load(_changed(folder, tmp_path / "other", change), model, allow_code=True)
     assert said in str(caught.value)
 
 
 def test_another_model_is_refused(folder: Path) -> None:
-    with pytest.raises(BadArgument, match="of another callable than Linear"):
-        lamina.load(folder / "model.lamina", nn.Linear(16, 4))
+    with pytest.raises(BadArgument, match="is of Model, and not of Linear"):
+        lamina.load(folder / "model.lamina", nn.Linear(16, 4), allow_code=True)
+
+
+def test_programs_are_loaded_with_leave_only(folder: Path, model: nn.Module) -> None:
+    with pytest.raises(BadArgument, match="holds programs"):
+        lamina.load(folder / "model.lamina", model)
+
+
+def test_options_of_the_process_are_told(folder: Path, model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_CACHE", "0")
+    with pytest.raises(BadArgument, match="cannot be used with these options: cache"):
+        lamina.load(folder / "model.lamina", model, allow_code=True)
 
 
 def test_a_damaged_file_is_refused(folder: Path, model: nn.Module, tmp_path: Path) -> None:
     whole = (folder / "model.lamina").read_bytes()
-    for kept in (len(whole) // 2, len(whole) - 30):
-        (tmp_path / "cut").write_bytes(whole[:kept])
+
+    def refused(content: bytes) -> None:
+        (tmp_path / "bent").write_bytes(content)
         with pytest.raises(BadArgument):
-            lamina.load(tmp_path / "cut", model)
+            lamina.load(tmp_path / "bent", model, allow_code=True)
+
+    refused(whole[: len(whole) // 2])
+    refused(whole[:-30])
     at = whole.index(b"calls.tar.gz") + 400
-    (tmp_path / "bent").write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
-    with pytest.raises(BadArgument):
-        lamina.load(tmp_path / "bent", model)
+    refused(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+    flags = whole.index(b"PK\x01\x02") + 8
+    refused(whole[:flags] + bytes([whole[flags] | 1]) + whole[flags + 1 :])  # encrypted
     for path in (tmp_path / "not there", tmp_path):
         with pytest.raises(BadArgument):
-            lamina.load(path, model)
+            lamina.load(path, model, allow_code=True)
     with pytest.raises(BadArgument, match="give the file and the model"):
-        lamina.load(folder / "model.lamina", model, torch.ones(3, 16))
+        lamina.load(folder / "model.lamina", model, torch.ones(3, 16), allow_code=True)
+
+
+def test_what_is_not_of_the_callable_is_not_added(
+    folder: Path, model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(folder / "model.lamina") as archive:
+        calls, manifest = archive.read("calls.tar.gz"), archive.read("package.json")
+    apart = Cache(tmp_path / "apart")
+    (tmp_path / "calls").write_bytes(calls)
+    import_from(apart, tmp_path / "calls")
+    apart.write_note("ff" * 20 + ".x", {"entry": "nothing"})
+    export_to(apart, tmp_path / "calls")
+    with zipfile.ZipFile(tmp_path / "more", "w") as made:
+        made.writestr("package.json", manifest)
+        made.write(tmp_path / "calls", "calls.tar.gz")
+    monkeypatch.setenv("LAMINA_CACHE_DIR", str(tmp_path / "cache"))
+    lamina.load(tmp_path / "more", model, allow_code=True)
+    assert Cache(tmp_path / "cache").notes_of("ff" * 20) == ()
+    assert len(Cache(tmp_path / "cache").notes_of(json.loads(manifest)["prefix"])) == 2
+
+
+def test_other_calls_of_one_class_stay_out(tmp_path: Path) -> None:
+    options = {**OWN, "cache_dir": str(tmp_path / "cache")}
+    lamina.compile(nn.Sequential(nn.ReLU()), options=options)(torch.ones(3))
+    other = lamina.compile(nn.Sequential(nn.Tanh()), options=options)
+    with pytest.raises(BadArgument, match="it has not been called"):
+        lamina.package(other, tmp_path / "made")
+
+
+def test_backward_passes_that_came_late_are_there(tmp_path: Path) -> None:
+    compiled = lamina.compile(_plain, options={**OWN, "cache_dir": str(tmp_path / "cache")})
+    x = torch.ones(4, requires_grad=True)
+    (compiled(x) + compiled(x)).sum().backward()
+    lamina.package(compiled, tmp_path / "made")
+    with zipfile.ZipFile(tmp_path / "made") as archive:
+        prefix = json.loads(archive.read("package.json"))["prefix"]
+        calls = Path(archive.extract("calls.tar.gz", tmp_path))
+    apart = Cache(tmp_path / "apart")
+    import_from(apart, calls)
+    (name,) = apart.notes_of(prefix)
+    entry = apart.get(str((apart.note(name) or {})["entry"]))
+    assert isinstance(entry, Entry)
+    (graph,) = json.loads(entry.read("driver.json"))["graphs"]
+    assert len(graph["backwards"]) == 1
 
 
 def _plain(x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -101,10 +102,12 @@ def own_callable(
     def store(target: Any) -> Store | None:
         if fullgraph or not stored or not is_stored(settings):
             return None
-        stores.append(Store(target, settings, open_cache(settings), record, compiler))
-        return stores[-1]
+        made = Store(target, settings, open_cache(settings), record, compiler)
+        made.dynamic = dynamic
+        stores.append(made)
+        return made
 
-    return interpreted_callable(
+    compiled = interpreted_callable(
         model,
         backend_callable=compiler,
         record=record,
@@ -114,17 +117,26 @@ def own_callable(
             "record": record,
             "stats": partial(_stats, record),
             "report": partial(report, record),
-            "stored_calls": stores,
         },
         store=store,
         dynamic=dynamic,
     )
+    if stores:
+        _STORES[compiled] = stores
+    return compiled
+
+
+_STORES: weakref.WeakKeyDictionary[Any, list[Store]] = weakref.WeakKeyDictionary()
+"""By what ``compile`` gave."""
 
 
 def stored_calls(compiled: Any) -> Store | None:
     """Where the calls of what ``compile`` gave are stored for other processes, if they are."""
-    found = getattr(compiled, "stored_calls", None)
-    return next((s for s in found if isinstance(s, Store)), None) if isinstance(found, list) else None
+    try:
+        stores = _STORES.get(compiled)
+    except TypeError:  # it has no weak references, or no hash
+        return None
+    return stores[0] if stores else None
 
 
 def _stats(record: Record) -> Any:

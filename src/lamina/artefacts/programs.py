@@ -122,7 +122,7 @@ class _Whole:
         run = compiled_again(self.files.read_json(self.text["graph"]), self.compile)
         recipe = recipe_of(run)
         if recipe is not None and recipe.kind == "turns":
-            recipe = recipe_of(recipe.parts["compiled"])
+            recipe = recipe_of(recipe.parts["compiled"]())
         if recipe is None or recipe.kind != "training" or not self._is_same(recipe.parts["forward"]):
             raise StageFailed(
                 f"the stored form of {self.text['name'][0]} is not that of this process",
@@ -198,7 +198,7 @@ def _compiled_way(run: Any, parts: Mapping[str, Any], files: Files) -> dict[str,
     """The compiled way of the two; a process that loads it compares it with nothing."""
     if parts["by_eager"]():
         raise Unstorable("a graph that eager runs faster")
-    compiled, graph = parts["compiled"], captured_as(run)
+    compiled, graph = parts["compiled"](), captured_as(run)
     if graph is not None:
         captured(compiled, *graph)
     return written_program(compiled, files)

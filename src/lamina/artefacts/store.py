@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from lamina.options import Options
 from lamina.record import Record
 from lamina.runtime.cache import Cache, Entry, digest
 
-__all__ = ["Store", "is_stored"]
+__all__ = ["Store", "identity", "is_stored"]
 
 _DOCUMENT = "driver.json"
 _MOST = 16
@@ -49,16 +50,20 @@ def is_stored(options: Options) -> bool:
 class Store:
     """What is stored of the calls of ``target``; ``compile`` compiles what a stored graph lacks.
 
-    ``refused`` says why the last call that could not be stored is not.
+    ``own`` are the notes of those that this process has stored or used, with the entries that hold them; ``refused``
+    says why the last call that could not be stored is not.
     """
 
     def __init__(self, target: Any, options: Options, cache: Cache, record: Record, compile: Compile) -> None:
         self.target, self.options, self.cache, self.record, self.compile = target, options, cache, record, compile
         self.subject = (str(getattr(target, "__name__", type(target).__name__)),)
-        self.prefix = digest("calls", kind_of_process(), repr(options.key()), *_identity(target))[:40]
+        self.prefix = digest("calls", kind_of_process(), repr(options.key()), *identity(target))[:40]
         self.waiting: list[Driver] = []
         self.refused = ""
-        self._candidates: list[tuple[str, Stored, Files]] | None = None
+        self.own: dict[str, str] = {}
+        self.dynamic: bool | None = None
+        self._kept: weakref.WeakSet[Driver] = weakref.WeakSet()
+        self._candidates: list[tuple[str, str, Stored, Files]] | None = None
         self._told: set[str] = set()
 
     def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Driver, Callable[[], Any]] | None:
@@ -69,7 +74,7 @@ class Store:
         if self._candidates is None:
             self._candidates = self._listed()
         for candidate in tuple(self._candidates):
-            key, stored, files = candidate
+            name, key, stored, files = candidate
             try:
                 values = stored.values(args, kwargs)
             except Exception:  # a place is not there
@@ -82,6 +87,7 @@ class Store:
             with self._harmless(key):
                 graphs = [made_again(text, files, self.compile) for text in stored.document["graphs"]]
                 driver = stored.driver(graphs)
+                self.own[name] = key
                 self._tell(key, Decision("capture", self.subject, True, LOADED(count=len(driver.facts.facts))))
                 run = partial(driver.run, args, kwargs) if driver.root.name else driver.runs_with(values)
                 return driver, run
@@ -100,13 +106,15 @@ class Store:
         notes = {name: self.cache.note(name) for name in self.cache.notes_of(f"{self.prefix}.")}
         return {name: str(note.get("entry")) for name, note in notes.items() if note is not None}
 
-    def _listed(self) -> list[tuple[str, Stored, Files]]:
+    def _listed(self) -> list[tuple[str, str, Stored, Files]]:
         found = []
-        for key in [*self.notes().values()][:_MOST]:
+        for name, key in [*{**self.own, **self.notes()}.items()][:_MOST]:
             entry = self.cache.get(key)
             if isinstance(entry, Entry):
                 with self._harmless(entry.key), contextlib.suppress(LookupError):  # of a module that is not loaded
-                    found.append((entry.key, Stored(json.loads(entry.read(_DOCUMENT)), self.target), Files(entry)))
+                    found.append(
+                        (name, entry.key, Stored(json.loads(entry.read(_DOCUMENT)), self.target), Files(entry))
+                    )
         return found
 
     # Storing.
@@ -115,9 +123,12 @@ class Store:
         """``driver`` is to be stored, once its graphs have what their first calls compile."""
         self.waiting.append(driver)
 
-    def keep(self) -> None:
-        """Store the drivers that wait; what cannot be stored is noted with the reason."""
-        waiting, self.waiting = self.waiting, []
+    def keep(self, again: bool = False) -> None:
+        """Store the drivers that wait; what cannot be stored is noted with the reason.
+
+        With ``again`` those that are stored already, too, with what was compiled since: other backwards.
+        """
+        waiting, self.waiting = [*(self._kept if again else ()), *self.waiting], []
         for driver in waiting:
             try:
                 self._keep(driver)
@@ -141,6 +152,8 @@ class Store:
         self.cache.put(key, build)
         facts = digest(json.dumps([document["rows"], document["objects"]]))[:24]  # one entry for equal facts
         self.cache.write_note(f"{self.prefix}.{facts}", {"entry": key})
+        self.own[f"{self.prefix}.{facts}"] = key
+        self._kept.add(driver)
         self._tell(key, Decision("capture", self.subject, True, STORED(count=len(graphs))))
 
     def _refuse(self, why: str) -> None:
@@ -154,10 +167,10 @@ class Store:
             self.record.note("", decision.kind, decision)
 
 
-def _identity(target: Any) -> tuple[str, ...]:
+def identity(target: Any) -> tuple[str, ...]:
     """What tells a callable from others before anything of it is looked at: its name, and its code where it has one."""
     if isinstance(target, MethodType):
-        return ("method", *_identity(target.__func__), *_class(type(target.__self__)))
+        return ("method", *identity(target.__func__), *_class(type(target.__self__)))
     if isinstance(target, FunctionType):
         return ("function", target.__module__ or "", target.__qualname__, code_digest(target.__code__))
     return ("object", *_class(type(target)))

@@ -75,7 +75,7 @@ class Turns:
         self._open: tuple[bool, Span, int] | None = None
         self._pair: dict[bool, Taken] = {}
         self._pairs = 0
-        self._asked = self._warm = False
+        self._asked = self._warm = self.by_eager = False
         self._passed = 0
         self._guard = threading.Lock()
 
@@ -220,6 +220,7 @@ class Turns:
 
     def _end(self, verdict: Verdict) -> None:
         self._open = None
+        self.by_eager = verdict.other
         self._take(self.captured if verdict.other else self.compiled)
         self.told(verdict, self.contest)
 
@@ -242,7 +243,7 @@ def entry(turns: Turns) -> Function:
 
     turns.switch = switch
     never_captured(run)
-    return made_of(run, "turns", compiled=turns.compiled, by_eager=lambda: current is turns.captured)
+    return made_of(run, "turns", compiled=lambda: turns.compiled, by_eager=lambda: turns.by_eager)
 
 
 def _records(results: Any) -> bool:
