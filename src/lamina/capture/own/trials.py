@@ -31,7 +31,12 @@ _BY_DIMENSION = frozenset(
     )
 )
 """Functions of a tensor, a dimension of it, and places in that."""
-_BY_SUBSCRIPT = frozenset(("getitem", "setitem"))
+_WRITING = frozenset(
+    ("setitem", *(name for name in _BY_DIMENSION if name.startswith("index_") and name != "index_select"))
+)
+"""Those that write, to a copy or in place, what may have another shape or dtype than the places."""
+_MOST_WRITTEN = 1 << 16
+"""Elements of memory of an operand of a write that is tried."""
 
 
 class Trials:
@@ -86,16 +91,32 @@ class Trials:
         args = list(node.args) + [node.kwargs[key] for key in ("input", "dim", "index", "weight") if key in node.kwargs]
         if name == "embedding":
             args = [args[1], 0, args[0]]
-        elif name in _BY_SUBSCRIPT:
-            shape = args[0].meta["example_value"].shape  # type: ignore[union-attr]
+        elif name in _WRITING:
+            return self._is_written(node, args[1 if name == "setitem" else 2])
+        elif name == "getitem":
+            shape = _example(args[0]).shape  # type: ignore[arg-type]
             return self._runs(lambda at: torch.empty(()).expand(shape)[at], args[1])
         elif name not in _BY_DIMENSION:
             return False
         table, dimension, places = args[:3]
         if not isinstance(table, Node) or type(dimension) is not int:
             return False
-        rows = table.meta["example_value"].shape[dimension]
+        rows = _example(table).shape[dimension]
         return self._runs(lambda at: torch.empty(()).expand(rows).index_select(0, at.reshape(-1)), places)
+
+    def _is_written(self, node: Node, places: Any) -> bool:
+        """Whether a write raises for none of its ``places``, which are known, and for no value of its dtype."""
+        known: set[Node] = set()
+        map_arg(places, known.add)
+        others = [_example(n) for n in node.all_input_nodes if n not in known]
+        if len({t.dtype for t in others}) != 1 or any(t.is_cuda or _extent(t) > _MOST_WRITTEN for t in others):
+            return False
+        try:
+            operands = {n: self.values[n].clone() if n in known else _unset(_example(n)) for n in node.all_input_nodes}
+            _called(node, operands)
+        except Exception:
+            return False
+        return True
 
     def _runs(self, lookup: Any, places: Any) -> bool:
         try:
@@ -110,6 +131,21 @@ class Trials:
 
 def _name(node: Node) -> str:
     return node.target if isinstance(node.target, str) else name_of(node.target)
+
+
+def _example(node: Node) -> torch.Tensor:
+    found: torch.Tensor = node.meta["example_value"]
+    return found
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Elements of the memory between the first and the last one of ``tensor``."""
+    return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+
+
+def _unset(tensor: torch.Tensor) -> torch.Tensor:
+    """One that lies in memory as ``tensor`` does, of no values."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
 def _is_told(node: Node) -> bool:
