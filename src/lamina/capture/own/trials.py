@@ -17,7 +17,8 @@ from lamina.capture.own.torch_calls import name_of
 __all__ = ["Trials"]
 
 _MOST = 4096
-"""Elements of a tensor that is computed to know whether it is a valid index."""
+"""Elements of a tensor that is computed to know whether it is a valid index, and of the memory that a tried write takes
+for an operand."""
 _BY_DIMENSION = frozenset(
     (
         "gather",
@@ -35,8 +36,6 @@ _WRITING = frozenset(
     ("setitem", *(name for name in _BY_DIMENSION if name.startswith("index_") and name != "index_select"))
 )
 """Those that write, to a copy or in place, what may have another shape or dtype than the places."""
-_MOST_WRITTEN = 1 << 16
-"""Elements of memory of an operand of a write that is tried."""
 
 
 class Trials:
@@ -109,7 +108,7 @@ class Trials:
         known: set[Node] = set()
         map_arg(places, known.add)
         others = [_example(n) for n in node.all_input_nodes if n not in known]
-        if len({t.dtype for t in others}) != 1 or any(t.is_cuda or _extent(t) > _MOST_WRITTEN for t in others):
+        if len({t.dtype for t in others}) != 1 or any(t.is_cuda or _extent(t) > _MOST for t in others):
             return False
         try:
             operands = {n: self.values[n].clone() if n in known else _unset(_example(n)) for n in node.all_input_nodes}
