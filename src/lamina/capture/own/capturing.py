@@ -87,6 +87,8 @@ class CapturingWorld(PlainWorld):
             return advanced(self, operands[0])
         if type(function) is FunctionType and len(operands) == 1:  # it takes the values of an iterable
             return self._consumed(_called, function, operands, {})
+        if function is operator.contains and hasattr(type(operands[0]), "__next__"):
+            self.settle()
         if not asks(function, operands):
             return function(*operands)
         if function is operator.not_:
@@ -134,7 +136,7 @@ class CapturingWorld(PlainWorld):
         if type(kwargs.get("key")) is FunctionType and is_by_key(function, args, kwargs):
             return by_key(self, function, *args, **kwargs)
         if is_seen(function) and not runs_the_users(function, args, kwargs):
-            if self.recorder.watching and is_change(function):
+            if self.recorder.watching and is_change(function, args):
                 self.settle()
             return caller(function, args, kwargs)
         if is_mark(function) and args and isinstance(args[0], torch.Tensor):
@@ -158,6 +160,7 @@ class CapturingWorld(PlainWorld):
         if function in (iter, len) and len(args) == 1:
             return self.operate(function, *args)
         if function is next and len(args) < 3 and hasattr(type(args[0]), "__next__"):
+            self.settle()
             value = advanced(self, args[0])
             if value is MISSING and len(args) == 1:
                 raise StopIteration
@@ -221,6 +224,8 @@ class CapturingWorld(PlainWorld):
     ) -> Any:
         """A call of a function that takes the values of its one argument one by one."""
         (values,) = args
+        if hasattr(type(values), "__next__"):
+            self.settle()
         if consumable(self, values):
             values = drawn(self, values)
         asks_them = id(function) not in KEEPING and type(function) is not FunctionType
@@ -233,7 +238,9 @@ class CapturingWorld(PlainWorld):
         if calls_back(key):
             return self.natively(operator.getitem, (mapping, key), {})
         if key not in mapping and mapping.default_factory is not None:
-            mapping[key] = self.interpret(mapping.default_factory)
+            made = self.interpret(mapping.default_factory)
+            self.settle()
+            mapping[key] = made
         return mapping[key]
 
     def _interpreted(self, function: FunctionType, *args: Any) -> Any:

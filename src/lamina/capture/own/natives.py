@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from contextvars import ContextVar
 from functools import cache, partial
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, MethodWrapperType, ModuleType
@@ -131,12 +131,37 @@ _READING = frozenset(
 """Methods of built-in containers that change nothing."""
 
 
-def is_change(function: Any) -> bool:
-    """Whether a function that modes see may change a built-in container or a context variable, or prints."""
-    if function is print or type(getattr(function, "__self__", None)) is ContextVar:
-        return bool(function.__name__ != "get")
-    if getattr(function, "__name__", "") in _READING:
-        return False
-    if type(function) is MethodDescriptorType:
+_CHANGING = (dict, list, set, deque)
+_IN_PLACE = frozenset(
+    (
+        "setitem", "delitem", "iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior",
+        "ipow", "irshift", "isub", "itruediv", "ixor",
+    )
+)  # fmt: skip
+"""Functions of ``operator`` that change their first operand."""
+
+
+def is_change(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a function that modes see may change a container, an iterator or a context variable, or prints."""
+    kind, name = type(function), getattr(function, "__name__", "")
+    owner = getattr(function, "__self__", None)
+    if function is print or type(owner) is ContextVar:
+        return bool(name != "get")
+    if any(hasattr(type(value), "__next__") for value in args):
+        return True
+    if isinstance(owner, ModuleType) and args:
+        return isinstance(args[0], _CHANGING) and (name in _IN_PLACE or (name == "getitem" and _makes_items(args[0])))
+    if kind is MethodDescriptorType:
+        owner = args[0] if args else None
+    if name in _READING:
+        return name == "__getitem__" and _makes_items(owner)
+    if kind is MethodWrapperType:
+        return isinstance(owner, _CHANGING)
+    if kind is MethodDescriptorType:
         return function.__objclass__ in CONTAINERS
-    return type(function) is BuiltinFunctionType and type(function.__self__) in CONTAINERS
+    return kind is BuiltinFunctionType and type(owner) in CONTAINERS
+
+
+def _makes_items(owner: Any) -> bool:
+    """Whether a mapping may get a value for a key that it is asked for."""
+    return isinstance(owner, dict) and hasattr(type(owner), "__missing__")
