@@ -107,3 +107,24 @@ def test_deviations_beyond_the_range_of_squares(
             mine / scale, theirs / scale, rtol=1e-4 if dtype is torch.float32 else 2e-2, atol=1e-6
         )
     assert function(x)[0].count_nonzero() == 36
+
+
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_deviations_of_nearly_equal_values(compile: CompileFunction, dtype: torch.dtype, numerics: str) -> None:
+    """A mean that is a rounding error off is a deviation of that error; of equal values there is none at all."""
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        deviation, mean = torch.std_mean(x, -1)
+        return deviation, mean, x.std(-1, correction=0), x.std(0)
+
+    compiled = compile(function, dynamic=False, options={"numerics": numerics})
+    equal = torch.full((64, 1000), 0.1).to(dtype)
+    for mine, theirs in zip(compiled(equal), function(equal), strict=True):
+        assert torch.equal(mine, theirs)
+    near = (10 + 1e-5 * torch.randn(64, 1000, generator=torch.Generator().manual_seed(0))).to(dtype)
+    exact = function(near.double())
+    for mine, theirs, true in zip(compiled(near), function(near), exact, strict=True):
+        error, allowed = ((t.double() - true).abs().max() for t in (mine, theirs))
+        rounding = 3e-8 if dtype is torch.float32 else 0.0  # of the mean, whose square the deviation has
+        assert error <= 2 * allowed + rounding

@@ -234,12 +234,11 @@ def _moments(
     v = b.load(x).to(kin)
     size = count(b, [x.shape[d] for d in dims], kin)
     degrees = (size - correction).op("maximum", 0.0)
+    average, squares = b.reduce_many("welford", v, dims) if dims else (v + 0.0, v - v)
     if root and dims and x.dtype in ("float32", "bfloat16") and not low.on_gpu(x):
-        average = over(b, "sum", v, dims) / size
         found = _root(b, v - average, degrees, dims)
     else:
-        average, deviation = b.reduce_many("welford", v, dims) if dims else (v + 0.0, v - v)
-        found = deviation / degrees
+        found = squares / degrees
         found = found.op("sqrt") if root else found
     store_reduced(b, outs[0], found, dims)
     if len(outs) > 1:
@@ -248,7 +247,7 @@ def _moments(
 
 
 def _root(b: NestBuilder, apart: Value, degrees: Value, dims: list[int]) -> Value:
-    """The root of the sum of squares of ``apart`` divided by ``degrees``.
+    """The root of the sum of squares of ``apart``, the distances from the corrected mean, divided by ``degrees``.
 
     A CPU's own kernels add up in double precision. Where single precision has no such number, squares of scaled values
     lie in its range: from ``1 / far`` to ``far * far`` the sum itself has lost nothing.
