@@ -74,6 +74,10 @@ def test_most_of_the_processes_decide() -> None:
     found = majority([rows[1], rows[0], row("a", "tie", 1.02)])
     assert (found.verdict, found.reason) == ("tie", "faster in 1 of 3 processes")
     assert majority([rows[0], Row(rows[0].candidate, "not tried")]) == rows[0]
+    for verdict in ("refused", "crashed", "out of memory", "hung"):
+        failed = Row(rows[0].candidate, verdict, "why")
+        assert majority([rows[0], rows[2], failed]) == failed
+        assert majority([rows[0], failed, Row(rows[0].candidate, "not tried")]) == failed
     assert majority([row("a", "slower", 0.9), rows[1], row("a", "slower", 0.95)]).verdict == "slower"
 
 

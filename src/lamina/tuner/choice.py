@@ -81,8 +81,14 @@ def unsure(figures: Figures) -> bool:
 
 
 def majority(rows: Sequence[Row]) -> Row:
-    """Of rows of several processes the one with the middle speed, with the verdict of more than half of them."""
-    timed = sorted((row for row in rows if row.figures is not None), key=_middle)
+    """Of rows of several processes the one with the middle speed, with the verdict of more than half of them.
+
+    A candidate that fails in one of them has failed. Those that were not tried say nothing.
+    """
+    tried = [row for row in rows if row.verdict not in ("not tried", "unavailable")]
+    timed = sorted((row for row in tried if row.verdict in CHOOSABLE), key=_middle)
+    if len(timed) < len(tried):
+        return next(row for row in tried if row.verdict not in CHOOSABLE)
     taken = timed[len(timed) // 2]
     faster = sum(row.verdict == "faster" for row in timed)
     verdict = "faster" if 2 * faster > len(timed) else "tie" if taken.verdict == "faster" else taken.verdict

@@ -33,7 +33,7 @@ from lamina.tuner.samples import samples_of
 from lamina.tuner.settings import TorchSettings
 from lamina.tuner.table import SPENT
 from lamina.tuner.torch_private import COMPILER, COMPILER_OF_CPU
-from lamina.tuner.values import EAGER, Candidate, Figures, Row
+from lamina.tuner.values import CHOOSABLE, EAGER, Candidate, Figures, Row
 from lamina.tuner.verification import Allowed
 from lamina.tuner.worker import EAGER_FAILED, Job
 
@@ -243,7 +243,10 @@ class _Search:
             if row.figures is None:
                 break
             row = self._again(job, row) if unsure(row.figures) else row
-            assert row.figures is not None
+            if row.figures is None or row.verdict not in CHOOSABLE:
+                failed = replace(better, verdict=row.verdict, reason=row.reason)
+                found = [failed if other is better else other for other in found]
+                continue
             name = simpler.candidate.name
             told = (
                 "" if row.verdict == "faster" else f"{row.figures.speedup} of {name} in one process, which is simpler"
