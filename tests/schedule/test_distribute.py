@@ -48,7 +48,8 @@ def _decided(compiled: Any) -> list[Any]:
 
 
 def _judged(function: _Function, x: Tensor, training: bool = False, **options: Any) -> Any:
-    compiled = lamina.compile(function, dynamic=False, options={"compare_eager": "off", **options})
+    options = {"compare_eager": "off", "verify": True, "strict": True, **options}
+    compiled = lamina.compile(function, dynamic=False, options=options)
     found: list[list[Tensor]] = []
     for run, given in ((compiled, x), (function, x), (function, x.double())):
         leaf = given.detach().clone().requires_grad_(training)
@@ -128,6 +129,17 @@ def _layer_norm(x: Tensor) -> Tensor:
 
 def _softmax(x: Tensor) -> Tensor:
     return F.softmax(x.flatten(2), -1).transpose(1, 2).contiguous()
+
+
+def _log_softmax(x: Tensor) -> Tensor:
+    return F.log_softmax(x, -1).transpose(1, 2).contiguous()
+
+
+def test_what_is_parted_for_one_reason_is_not_parted_for_another() -> None:
+    """Two kernels, not a third for the logarithms: each is one more trip through memory."""
+    compiled = _judged(_log_softmax, torch.randn(50, 64, 32, generator=torch.Generator().manual_seed(0)))
+    (decision,) = _decided(compiled)
+    assert "stored in" in decision.reason
 
 
 def _softmax_of_channels(x: Tensor) -> Tensor:

@@ -7,9 +7,8 @@ second is kept in memory. Before either, what a reduction reads in two orders is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from lamina.base.decision import Decision
 from lamina.ir.access import writes
@@ -24,37 +23,35 @@ from lamina.schedule.row_functions import functions_of_rows
 
 __all__ = ["distribute"]
 
+_WAYS = (
+    (stores_across_reads, reasons.STORED_ACROSS_READS),
+    (functions_of_rows, reasons.FUNCTIONS_OF_ROWS),
+)
+"""What is moved to a second nest, and why. The first that a nest has: another nest is another trip through memory."""
+
 
 def distribute(
     steps: Sequence[Step], buffers: Mapping[str, Buffer]
 ) -> tuple[list[Step], tuple[Buffer, ...], tuple[Decision, ...]]:
     """``steps`` with nests for CPUs parted in such ways, the buffers between them, and what was decided."""
     known, made = dict(buffers), list[Buffer]()
-    decisions: list[Decision] = []
-    result = list(steps)
-    for part, reason in (
-        (copy_operands, reasons.OPERAND_COPIED),
-        (partial(_parted, stores_across_reads), reasons.STORED_ACROSS_READS),
-        (partial(_parted, functions_of_rows), reasons.FUNCTIONS_OF_ROWS),
-    ):
-        before, result = result, []
-        for step in before:
-            parts = part(step, known, made) if isinstance(step, Nest) and _may_be_parted(step, known) else [step]
-            result += parts
-            if len(parts) > 1:
-                decisions.append(Decision("distribute", (step.name,), True, reason()))
+    result, decisions = list[Step](), list[Decision]()
+    for step in steps:
+        if not isinstance(step, Nest) or not _may_be_parted(step, known):
+            result.append(step)
+            continue
+        *copies, nest = copy_operands(step, known, made)
+        if copies:
+            decisions.append(Decision("distribute", (step.name,), True, reasons.OPERAND_COPIED()))
         known.update((b.name, b) for b in made)
+        parts = [nest]
+        for find, reason in _WAYS:
+            if (late := find(nest, known)) is not None:
+                parts = _split(nest, late, made)
+                decisions.append(Decision("distribute", (step.name,), True, reason()))
+                break
+        result += [*copies, *parts]
     return result, tuple(made), tuple(decisions)
-
-
-def _parted(
-    find: Callable[[Nest, Mapping[str, Buffer]], Late | None],
-    nest: Nest,
-    buffers: Mapping[str, Buffer],
-    made: list[Buffer],
-) -> list[Nest]:
-    late = find(nest, buffers)
-    return [nest] if late is None else _split(nest, late, made)
 
 
 def _may_be_parted(nest: Nest, buffers: Mapping[str, Buffer]) -> bool:
