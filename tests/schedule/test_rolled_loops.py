@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lamina.ir.index import Axis, as_expr
+from lamina.ir.index import Axis, Loaded, as_expr
 from lamina.ir.loops import LoopProgram, Nest
 from lamina.ir.loops_interp import run_program
 from lamina.ir.loops_verify import verify_program
@@ -124,3 +124,10 @@ def test_parts_of_places_that_go_around() -> None:
     assert rolled(as_expr(a) + 3) is None
     assert rolled((as_expr(a) * 2 + 3) % as_expr(56)) is None  # it goes around twice and leaves places out
     assert rolled((as_expr(a) + 3) % as_expr(9)) is None
+
+
+def test_a_place_that_is_loaded_is_no_shift() -> None:
+    """Two nests may load different values by one name."""
+    axis = Axis("i0", as_expr(12))
+    assert rolled((as_expr(axis) + 3) % 12) is not None
+    assert rolled((as_expr(axis) + as_expr(Loaded("v0", as_expr(12)))) % 12) is None

@@ -42,8 +42,11 @@ class Rolled:
 
 
 def rolled(expr: Expr) -> Rolled | None:
-    """The parts of an expression that goes once around an end, and of no other."""
-    if expr.const or len(expr.terms) != 1:
+    """The parts of an expression that goes once around an end, and of no other.
+
+    What is loaded is no shift: two nests may load different values by one name.
+    """
+    if expr.const or len(expr.terms) != 1 or any(isinstance(a, Loaded) for a in expr.atoms()):
         return None
     ((mono, factor),) = expr.terms
     if factor != 1 or len(mono) != 1 or not isinstance(mono[0], Mod):
