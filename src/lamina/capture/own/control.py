@@ -8,7 +8,7 @@ from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from lamina.capture.own.building import described, listed
-from lamina.capture.own.frame import MISSING, NULL, Frame, Step
+from lamina.capture.own.frame import MISSING, NULL, Frame, Step, Unhandled
 from lamina.capture.own.places import native
 
 __all__ = ["CONTROL_STEPS", "DELEGATED", "RETURNED", "YIELDED"]
@@ -210,6 +210,8 @@ def _push_exc_info(machine: Any, frame: Frame, arg: Any) -> None:
     frame.stack.append(frame.handled)
     frame.handled = machine.handled = error
     frame.stack.append(error)
+    if isinstance(error, Unhandled) and frame.program.steps[frame.place][0] == "POP_TOP":  # a bare ``except``
+        machine.reraise(frame, error)
 
 
 def _pop_except(machine: Any, frame: Frame, arg: Any) -> None:
@@ -228,7 +230,7 @@ def _check_exc_match(machine: Any, frame: Frame, arg: Any) -> None:
 def _matches(error: BaseException, wanted: Any) -> bool:
     """Whether ``except wanted`` catches it: by the classes themselves, without ``__instancecheck__``."""
     kinds = wanted if isinstance(wanted, tuple) else (wanted,)
-    return any(kind in type(error).__mro__ for kind in kinds)
+    return not isinstance(error, Unhandled) and any(kind in type(error).__mro__ for kind in kinds)
 
 
 def _bound(found: Any, owner: Any) -> Any:
@@ -254,7 +256,8 @@ def _before_with(machine: Any, frame: Frame, arg: Any) -> None:
 
 def _with_except_start(machine: Any, frame: Frame, arg: Any) -> None:
     error, leave = frame.stack[-1], frame.stack[-4]
-    frame.stack.append(machine.call(frame, leave, (type(error), error, error.__traceback__), {}))
+    suppresses = machine.call(frame, leave, (type(error), error, error.__traceback__), {})
+    frame.stack.append(False if isinstance(error, Unhandled) else suppresses)
 
 
 _SEQUENCE, _MAPPING = 1 << 5, 1 << 6  # Py_TPFLAGS_SEQUENCE and Py_TPFLAGS_MAPPING of CPython's object.h

@@ -10,7 +10,7 @@ from typing import Any
 
 from lamina.capture.own.instructions import Program
 
-__all__ = ["MISSING", "MOST_KEPT", "NULL", "Frame", "Step", "bound_arguments"]
+__all__ = ["MISSING", "MOST_KEPT", "NULL", "Frame", "Step", "Unhandled", "bound_arguments"]
 
 
 class _Sign:
@@ -29,6 +29,12 @@ MISSING = _Sign("MISSING")
 """The content of a variable that has none."""
 MOST_KEPT = 4096
 """Entries of a table of what programs are made of: functions, lines that call, kinds of calls, steps of a trace."""
+
+
+class Unhandled(BaseException):
+    """Ends a call: no ``except`` of the program handles it and no manager suppresses it, while ``finally`` and
+    ``__exit__`` run.
+    """
 
 
 @dataclass(slots=True, eq=False)

@@ -17,6 +17,7 @@ from lamina.capture.breaks import own_break_reason
 from lamina.capture.dynamo import Captured, compiled_graph
 from lamina.capture.log import CaptureLog
 from lamina.capture.own.capturing import CapturingWorld
+from lamina.capture.own.frame import Unhandled
 from lamina.capture.own.machine import Machine
 from lamina.capture.own.recorder import Backend, Recorder, Regions
 from lamina.capture.own.reuse.driver import Driver, state_of_torch
@@ -36,8 +37,8 @@ __all__ = ["Interpreting"]
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
-class _Refused(BaseException):
-    """A graph is not compiled, as the stance forbids it; a call's own handlers of exceptions do not see it."""
+class _Refused(Unhandled):
+    """A graph is not compiled, as the stance forbids it."""
 
 
 class Interpreting:
@@ -124,7 +125,9 @@ class Interpreting:
             self.record.note("", "capture", Decision("recompile", self.subject, True, GUARDS["graphs"](), (at,)))
 
     def _refuse(self, recorder: Recorder) -> None:
-        """Raise what ``fullgraph`` asks for, if something has ended the graph."""
+        """Raise what the stance, or ``fullgraph``, asks for, if something has ended the graph."""
+        if recorder.unhandled is not None:
+            raise recorder.unhandled
         if recorder.broken:
             what, recorder.broken = recorder.broken, ""
             raise GraphBroken(

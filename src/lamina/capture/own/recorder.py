@@ -20,6 +20,7 @@ from lamina.base.drawing import may_draw
 from lamina.base.recipes import captured
 from lamina.capture.own.autocast import Autocast
 from lamina.capture.own.fakes import Fakes, NotHeld, look
+from lamina.capture.own.frame import Unhandled
 from lamina.capture.own.nested import flat, frozen, mapped, tensors
 from lamina.capture.own.pending import Pending, lost, pending
 from lamina.capture.own.places import by_interpreter
@@ -86,8 +87,8 @@ class Regions:
         self.compiled[key] = compiled
 
 
-class _Broken(BaseException):
-    """Ends a call whose graph would end before it does; the program's handlers of ordinary exceptions see nothing."""
+class _Broken(Unhandled):
+    """Ends a call whose graph would end before it does."""
 
 
 class Recorder(TorchFunctionMode):
@@ -96,6 +97,7 @@ class Recorder(TorchFunctionMode):
     ``place`` gives the user's line, as a stack trace of it, for each node. ``handled`` is asked where a call may raise
     for what is in its operands: whether the program may catch that. ``left``: the program has entered modes of its own,
     so that nothing is recorded. With ``whole`` what cannot be recorded ends the call: ``broken`` says what it is.
+    ``unhandled`` is the class of what has ended a graph, and is to end the call even if native code handles it.
     ``trace`` is told of graphs that run and of calls that do not go into one, ``told`` of what ends a graph; ``seen``
     counts the calls that came here.
     """
@@ -109,6 +111,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.regions, self.place, self.handled, self.whole = regions, place, handled, whole
         self.broken = ""
+        self.unhandled: type[Unhandled] | None = None
         self.segment: Segment | None = None
         self.left = False
         self.trace: Any = None
@@ -293,6 +296,7 @@ class Recorder(TorchFunctionMode):
                 function(*args, **kwargs)
         except BaseException as error:
             SET_GRAD(grad)
+            self.unhandled = type(error) if isinstance(error, Unhandled) else self.unhandled
             nodes = dict(zip(map(id, alive), outputs, strict=False))
             left = {id(one): one for one in (*alive, *waiting, made) if type(one) is Pending}
             self._rescue(segment, [*left.values()], nodes, error)
