@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import Counter
@@ -136,11 +137,25 @@ def whole_path(short: str, likely: str = "") -> str:
     name, colon, line = short.partition(":")
     if name.startswith(("/", "<")) or not name:
         return short
-    return f"{likely if likely.endswith(name) else _loaded(name)}{colon}{line}"
+    found = likely
+    if not _ends_in(likely, name):
+        try:
+            found = _loaded(name)
+        except LookupError:
+            found = name
+    return f"{found}{colon}{line}"
 
 
 @lru_cache(maxsize=256)
 def _loaded(name: str) -> str:
-    """The file of a module that is loaded whose path ends in ``name``, or that if there is none."""
-    known = (getattr(module, "__file__", None) or "" for module in list(sys.modules.values()))
-    return next((path for path in known if path.endswith(name)), name)
+    """The file of a module that is loaded whose path ends in ``name``; raises, so that nothing is kept, without one."""
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and _ends_in(path, name):
+            return path
+    raise LookupError(name)
+
+
+def _ends_in(path: str, name: str) -> bool:
+    """Whether ``name`` is the last parts of ``path``; torch leaves a letter out below the root directory."""
+    return name in (path, path[2:]) or path.endswith(os.sep + name)
