@@ -228,7 +228,7 @@ _SIZE_OF_GRAPHS = _GUARDS.add(
     "size {place} of {name} was {old} and is {new}",
     "With capture own, graphs that a call with other sizes compiles are for sizes that vary, as far as the program "
     "lets them; calls with further sizes take them. With dynamic=False each size has graphs of its own.",
-    "compile with dynamic=True to have sizes vary from the first call on; the default front end captures it then",
+    "compile with dynamic=True to have sizes vary from the first call on",
 )
 _MORE_GRAPHS = _GUARDS.add(
     34,
