@@ -207,3 +207,32 @@ def test_gradients_in_many_results_are_left_to_the_library() -> None:
     )
     assert not found.complaints
     assert [op for op, _ in found.library] == ["aten.upsample_bilinear2d_backward.default"]
+
+
+def _weighted(x: torch.Tensor, sizes: tuple[int, ...], ratios: tuple[float, ...]) -> torch.Tensor:
+    """Linear interpolation as ATen's kernels for GPUs have it: each dimension by its ratio, whatever its size."""
+    for dim, (size, ratio) in enumerate(zip(sizes, ratios, strict=True), 2):
+        last = x.shape[dim] - 1
+        real = ((torch.arange(size) + 0.5) * ratio - 0.5).clamp(min=0.0)
+        left = real.long().clamp(max=last)
+        weight = (real - left).to(x.dtype).view(-1, *[1] * (x.dim() - 1 - dim))
+        x = x.index_select(dim, left) * (1 - weight) + x.index_select(dim, (left + 1).clamp(max=last)) * weight
+    return x
+
+
+@pytest.mark.parametrize("spoilt", [1.0, float("inf")])
+@pytest.mark.parametrize(
+    ("factors", "sizes"), [((1.1, 2.0), (5, 12)), ((1.5, 1.1), (7, 6)), ((1.0, 2.0), (5, 12)), ((1.1, 1.1), None)]
+)
+def test_on_gpus_a_dimension_that_keeps_its_size_is_copied_only_with_the_others(
+    factors: tuple[float, ...], sizes: tuple[int, ...] | None, spoilt: float
+) -> None:
+    x = torch.randn(2, 3, 5, 6, generator=torch.Generator().manual_seed(0))
+    x[0, 1, 2, 3] = spoilt
+
+    def resized(x: torch.Tensor) -> torch.Tensor:
+        if x.device.type == "cuda":
+            return F.interpolate(x, scale_factor=factors, mode="bilinear")
+        return x.clone() if sizes is None else _weighted(x, sizes, tuple(1 / f for f in factors))
+
+    check(resized, x, gpu=True)

@@ -86,11 +86,13 @@ def _interpolated(x: torch.Tensor, sizes: Sequence[Any], corners: bool, factors:
     """Linear interpolation of the last dimensions to ``sizes``, summed up in eager's order."""
     rank = len(sizes)
     dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    kept = [is_sure(source == result) for source, result in zip(x.shape[2:], sizes, strict=True)]
+    cpu, copied = x.device.type == "cpu", all(kept)
     around: list[list[tuple[torch.Tensor, Any]]] = []
     for k, (source, result) in enumerate(zip(x.shape[2:], sizes, strict=True)):
         at = torch.arange(result, device=x.device).reshape(-1, *[1] * (rank - 1 - k))
-        if is_sure(source == result):  # eager on CPUs adds the element times zero
-            around.append([(at, 1.0), (at, 0.0)] if x.device.type == "cpu" else [(at, 1.0)])
+        if kept[k] and (cpu or copied):  # eager on CPUs adds the element times zero; others copy all of them or none
+            around.append([(at, 1.0), (at, 0.0)] if cpu else [(at, 1.0)])
             continue
         if corners:
             real = at.to(dtype) * ((source - 1.0) / (result - 1.0) if result > 1 else 0.0)

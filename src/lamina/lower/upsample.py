@@ -123,10 +123,11 @@ def _linear(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str,
     """The two neighbours of a result place and their weights.
 
     Where a dimension keeps its size, eager on CPUs adds the element times zero, which is not a number for infinities.
+    On GPUs such a dimension is as any other: a given factor may still put places between elements.
     """
     source, result = resize.source, resize.result
-    if source == result:
-        return [(at, None)] if gpu else [(at, None), (at, b.constant(0.0, dtype))]
+    if source == result and not gpu:
+        return [(at, None), (at, b.constant(0.0, dtype))]
     v = b.index(at).to(dtype)
     if corners:
         real = v * (_rounded((source - 1) / (result - 1), dtype) if result > 1 else 0.0)
@@ -177,6 +178,8 @@ def _shares(
     along = zip(b.axes[-len(sizes) :], sizes, strict=True)
     if corners is None:
         return [[(_nearest(b, at, size, exact), None)] for at, size in along]
+    if gpu and all(size.source == size.result for size in sizes):
+        return [[(at, None)] for at, _ in along]  # eager copies
     return [_linear(b, at, size, corners, dtype, gpu) for at, size in along]
 
 
