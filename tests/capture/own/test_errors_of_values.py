@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextvars import ContextVar, copy_context
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import lamina
+from lamina.capture.own import segment
 from lamina.capture.own.callable import interpreted_callable
 from lamina.record import Record
 
@@ -239,3 +241,28 @@ def test_what_is_printed_or_set_after_an_error_is_not(capsys) -> None:
         assert torch.equal(found[0], wanted[0])
         assert found[1] == wanted[1]
         assert capsys.readouterr().out in ("", "no error\n" * 2)
+
+
+def test_each_node_is_asked_once_whether_it_raises(monkeypatch) -> None:
+    asked = Counter()
+
+    def is_quiet(node):
+        asked[node] += 1
+        return node.op != "placeholder" and "getitem" not in str(node.target)
+
+    monkeypatch.setattr(segment, "is_quiet", is_quiet)
+
+    def program(x, i, found):
+        y = x
+        for _ in range(40):
+            try:
+                y = y + x[i].sum()
+                found["last"] = 1
+            except IndexError:
+                return x
+        return y
+
+    compiled = lamina.compile(program, backend="eager", options={"capture": "own"})
+    assert torch.equal(compiled(torch.ones(4), GOOD, {}), torch.full((4,), 81.0))
+    assert asked
+    assert max(asked.values()) <= 2  # once more for its result, which nobody may read

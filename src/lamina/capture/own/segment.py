@@ -81,9 +81,8 @@ class Segment:
     def raises_nothing(self) -> bool:
         """Whether it is known that no call so far raises for what its operands hold."""
         given = {self.input_nodes[id(tensor)]: tensor for tensor in self.inputs}
-        loud = [n for n in self.graph.nodes if n.op in ("call_function", "call_method") and not is_quiet(n)]
         with contextlib.suppress(Exception):
-            self.watched = self.trials.fail([*self.graph.nodes], given, loud)
+            self.watched = self.trials.fail(self.graph.nodes, given, _is_loud)
         return not self.watched
 
     def module(self, anew: bool = False) -> tuple[GraphModule, list[Any], Any]:
@@ -157,6 +156,10 @@ def _tensors_of(node: Node) -> list[Node]:
     if isinstance(node.meta.get("example_value"), torch.Tensor):
         return [node]
     return [tensor for user in node.users if user.target is operator.getitem for tensor in _tensors_of(user)]
+
+
+def _is_loud(node: Node) -> bool:
+    return node.op in ("call_function", "call_method") and not is_quiet(node)
 
 
 def is_quiet(node: Node) -> bool:

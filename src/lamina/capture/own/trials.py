@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Reversible
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -48,14 +49,16 @@ class Trials:
         self.values: dict[Node, torch.Tensor] = {}
         self.written: dict[Node, tuple[Node, ...]] = {}
         self._memories: set[int] = set()
-        self._seen = 0
+        self._last: Node | None = None
 
-    def fail(self, nodes: Sequence[Node], given: Mapping[Node, torch.Tensor], loud: Sequence[Node]) -> bool:
-        """Whether one of the ``loud`` nodes raises, or may, with the inputs ``given``; no function mode is to be on."""
-        new, waiting = nodes[self._seen :], set(loud)
-        self._seen = len(nodes)
+    def fail(self, nodes: Reversible[Node], given: Mapping[Node, torch.Tensor], loud: Callable[[Node], bool]) -> bool:
+        """Whether one of those of the ``nodes`` that are new raises, or may, with the inputs ``given``: ``loud`` says
+        which may at all. No function mode is to be on.
+        """
+        new = list(takewhile(lambda node: node is not self._last, reversed(nodes)))
+        self._last = new[0] if new else self._last
         with torch.no_grad():
-            return any(self._fails(node, given, node in waiting) for node in new)
+            return any(self._fails(node, given, loud(node)) for node in reversed(new))
 
     def _fails(self, node: Node, given: Mapping[Node, torch.Tensor], loud: bool) -> bool:
         if node.op == "placeholder":
