@@ -146,7 +146,7 @@ class Fusion:
         self.take(steps, decisions, made)
 
     def distributed(self) -> None:
-        """Costly functions of what rows are reduced to are computed for many rows at once."""
+        """Nests for CPUs that reduce are parted where that gains; operands in another order are copied first."""
         steps, made, decisions = distribute(self.program.steps, self.program.buffer_map())
         self.take(steps, decisions, made)
 

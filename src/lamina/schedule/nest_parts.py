@@ -54,7 +54,7 @@ def cone_of(nest: Nest, names: Sequence[str]) -> list[Equation]:
 
 
 def live_equations(body: Sequence[Equation]) -> tuple[Equation, ...]:
-    """The equations that a store or check needs."""
+    """The equations that a store or check needs, and these themselves, in order."""
     wanted: set[str] = set()
     kept: list[Equation] = []
     for eqn in reversed(body):

@@ -20,9 +20,11 @@ __all__ = ["verify_kernel", "verify_same_stores"]
 
 @dataclass(slots=True)
 class _Points:
-    """Points at which stores run: those that add by their origin, those that set by their buffer.
+    """Points at which stores run.
 
-    ``masked``: the origins and buffers of stores that run at some of their points only.
+    ``added`` and ``adds``: of those that add, by their origin and by their buffer. ``sets``: of those that set, by
+    their buffer. ``targets``: the buffers that the stores of an origin add to. ``masked``: the origins and buffers of
+    stores that run at some of their points only.
     """
 
     added: dict[Origin, Expr] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from lamina.ir.loops import (
     operands,
 )
 from lamina.schedule.masked_loads import without_needless_masks
+from lamina.schedule.nest_parts import live_equations
 
 __all__ = ["rename", "simplify"]
 
@@ -73,7 +74,7 @@ def simplify(body: Sequence[Equation], numerics: str) -> tuple[Equation, ...]:
         for name in defined(eqn):
             made[name] = eqn
         kept.append(eqn)
-    return _live(kept)
+    return live_equations(kept)
 
 
 def _compared(body: Sequence[Equation]) -> set[str]:
@@ -146,16 +147,6 @@ def _cast_source(eqn: Compute, made: dict[str, Equation], numerics: str) -> str 
         return source.ins[0]
     wider = DTYPES[dtype].size > DTYPES[eqn.dtype].size and DTYPES[dtype].kind == DTYPES[eqn.dtype].kind
     return source.ins[0] if wider else None
-
-
-def _live(body: list[Equation]) -> tuple[Equation, ...]:
-    needed: set[str] = set()
-    kept: list[Equation] = []
-    for eqn in reversed(body):
-        if isinstance(eqn, Store | Check) or any(name in needed for name in defined(eqn)):
-            needed.update(operands(eqn))
-            kept.append(eqn)
-    return tuple(reversed(kept))
 
 
 def _index(index: tuple[Expr, ...], names: dict[str, str], axes: dict[Atom, Any]) -> tuple[Expr, ...]:
