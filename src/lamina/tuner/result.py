@@ -31,7 +31,8 @@ __all__ = ["FORM", "Environment", "Result", "refusal"]
 FORM = 1
 """Of saved files."""
 _ONE_AT_A_TIME = threading.Lock()
-"""Verification draws random numbers and looks at what is left of them, which another thread's would disturb."""
+"""Held while a choice is verified in the user's process: that draws random numbers, sets torch's default dtype, and
+looks at the state of both before and after, which another thread's would disturb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +135,16 @@ def refusal(result: Result, subject: Subject, allowed: Allowed = Allowed()) -> s
     candidate = result.chosen.candidate
     if candidate.kind == "eager":
         return ""
-    before, settings = ambient(), TorchSettings.here()
     limit = allowed if allowed.error is not None else Allowed(result.objective.error, allowed.drop)
-    try:
-        with _ONE_AT_A_TIME:
+    with _ONE_AT_A_TIME:
+        before, settings = ambient(), TorchSettings.here()
+        try:
             built = result.built()
             reason = Reference(subject, held_out(subject.samples)).verify(built, limit).reason or changed(before)
-    except Exception as raised:
-        return f"{type(raised).__name__}: {raised}"
-    finally:
-        settings.apply()
-        torch.set_grad_enabled(before["grad_mode"])
+        except Exception as raised:
+            return f"{type(raised).__name__}: {raised}"
+        finally:
+            settings.apply()
+            torch.set_grad_enabled(before["grad_mode"])
     result._model = built.call
     return reason

@@ -93,7 +93,7 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
         os.dup2(descriptor, number)
     _track_alone()
     keep_freed_memory()
-    if job.cores:
+    if job.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, job.cores)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's interrupt is the parent's to handle
 
