@@ -186,7 +186,7 @@ def within(seconds: float, holds: Callable[[], bool]) -> bool:
 
 
 def test_an_executor_that_is_not_there_is_said(book: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadArgument, match=r"(?s)executor is 'dask'.*local, ray"):
+    with pytest.raises(BadArgument, match=r"(?s)executor is 'dask'.*local, local:4, ray"):
         tuned(book, executor="dask")
     monkeypatch.setattr("lamina.backends.adapters.optional.find_spec", lambda name: None)
     with pytest.raises(BadArgument, match=r"(?s)executor 'ray' needs ray.*pip install ray"):
