@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 BACKENDS = ("openvino", "onnxruntime", "torchao", "torch_tensorrt", "ray", "torch._inductor.compile_fx")
 """With what makes kernels of torch.compile; Lamina itself takes parts of the rest of torch's compiler."""
 
@@ -46,7 +47,8 @@ def test_no_backend_is_imported_that_is_not_tried(kinds: tuple[str, ...], expect
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     line = [sys.executable, str(script), *kinds]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=os.environ, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     verdicts, ours, theirs = json.loads(done.stdout.splitlines()[-1])
     assert verdicts[:2] == ["baseline", "failed"]

@@ -11,7 +11,7 @@ import typer
 
 from lamina.base.logs import decision_line
 from lamina.capture.conditions import Conditions
-from lamina.cli.running import SETTINGS, AsJson, Given, Target, finish, nothing_compiled, program
+from lamina.cli.running import SETTINGS, AsJson, Given, Target, finish, nothing_compiled, program, run
 from lamina.errors import BadArgument
 from lamina.explain.explanation import Explanation
 from lamina.explain.why import missing, why
@@ -142,7 +142,7 @@ def why_command(
 def _records(target: str, given: Sequence[str] | None, command: str, as_json: bool) -> tuple[list[Record], Ended]:
     """The records of what is compiled in a program that is run, and how it ended, with what it made."""
     with held_records() as held:
-        ended = program(target, given, command).ended(as_json)  # a module compiles where it is imported
+        ended = run(program(target, given, command), held, as_json)  # a module compiles where it is imported
         found = [record for record in held if record.stages]
     if not found:
         _print([], as_json, [])

@@ -7,7 +7,7 @@ import json
 import typer
 from rich.console import Console
 
-from lamina.cli.running import AsJson, Given, Target, finish, nothing_compiled, program
+from lamina.cli.running import AsJson, Given, Target, finish, nothing_compiled, program, run
 from lamina.profiling.kernels import profiled
 from lamina.programs import Ended
 from lamina.record import held_records
@@ -24,7 +24,7 @@ def profile_command(target: Target, arguments: Given = None, as_json: AsJson = F
     """
     to_run, ends = program(target, arguments, "profile"), list[Ended]()
     with held_records() as held:
-        found = profiled(lambda: ends.append(to_run.ended(as_json)))
+        found = profiled(lambda: ends.append(run(to_run, held, as_json)))
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=1))
     else:

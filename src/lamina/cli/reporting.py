@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lamina.cli.running import SETTINGS, Given, Target, check_file, finish, nothing_compiled, program
+from lamina.cli.running import SETTINGS, Given, Target, check_file, finish, nothing_compiled, program, run
 from lamina.record import held_records
 from lamina.report.compare import differences
 from lamina.report.page import page
@@ -37,7 +37,7 @@ def report(
     path = check_report(to)
     check_file(path)
     with everything_reported(path), held_records() as held:
-        ended = program(target, arguments, "report", ("--json", "--to")).ended(as_json)
+        ended = run(program(target, arguments, "report", ("--json", "--to")), held, as_json)
     written: list[Path] = []
     write_waiting(written.append)
     if as_json:

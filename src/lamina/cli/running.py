@@ -8,8 +8,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
+import lamina
 from lamina.errors import BadArgument
 from lamina.programs import Ended, Program, found_program
+from lamina.record import Record
 
 __all__ = [
     "SETTINGS",
@@ -21,6 +23,7 @@ __all__ = [
     "finish",
     "nothing_compiled",
     "program",
+    "run",
 ]
 
 Target = Annotated[str, typer.Argument(help="A Python program (train.py), or package.module:function of no arguments.")]
@@ -43,6 +46,17 @@ def program(target: str, given: Sequence[str] | None, command: str, options: Seq
         if any(one == name or one.startswith(f"{name}=") for one in arguments):
             typer.echo(f"{name} is given to {target}; for lamina {command} write it before {target}", err=True)
     return found
+
+
+def run(program: Program, held: Sequence[Record], quiet: bool) -> Ended:
+    """Run a program, and how that ended; a function with which nothing is compiled is compiled itself.
+
+    ``held``: the records of what is compiled meanwhile.
+    """
+    ended = program.ended(quiet)
+    if not program.of_function or ended.raised is not None or any(record.stages for record in held):
+        return ended
+    return Program(program.name, lambda: lamina.compile(program.run)()).ended(quiet)
 
 
 def check_file(path: Path | None, option: str = "--to") -> None:
