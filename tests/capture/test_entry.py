@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import lamina
 from lamina.capture.dynamo import compile_callable
+from lamina.capture.entry import torch_private as entry_names
 from lamina.capture.entry.torch_private import _traced_by_this_thread
 
 KEYWORDS = inspect.signature(torch.compile).parameters
@@ -688,6 +689,49 @@ def test_threads() -> None:
         thread.join()
     assert not errors
     assert backend.graphs == 11
+
+
+def test_a_whole_graph_ends_its_own_count_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's count of compiled frames is one for all threads: what one has ended is the next one's to end."""
+    count = entry_names._set_count
+    if count is None:
+        pytest.skip("this torch counts no compiled frames")
+    at_end, may_end = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+    calls = 0
+
+    def run_other() -> None:
+        try:
+            second(X)
+        except BaseException as error:
+            errors.append(error)
+
+    def in_turn(number: int) -> int:
+        if threading.current_thread() is other:
+            if number == -1 and not at_end.is_set():
+                at_end.set()
+                assert may_end.wait(60)
+            return count(number)  # type: ignore[no-any-return]
+        before: int = count(number)
+        if calls == 1 and number == -1 and not at_end.is_set():  # ended, and the other call begins
+            other.start()
+            assert at_end.wait(60)
+        if calls == 2 and number == 0:
+            may_end.set()
+            other.join()
+        return before
+
+    monkeypatch.setattr(entry_names, "_set_count", in_turn)
+    first, second = (by_us(fresh(), Counting(), fullgraph=True) for _ in range(2))
+    other = threading.Thread(target=run_other)
+    first(X)
+    second(X)
+    calls = 1
+    assert torch.equal(first(X), function(X))
+    assert at_end.is_set()
+    calls = 2
+    assert torch.equal(first(X), function(X))
+    assert not errors
 
 
 def test_a_compilation_of_another_thread_begins_while_one_asks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,7 +213,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
             or (fullgraph and is_strict() not in (_UNSET, False))
         ):
             return other_way(*args, **kwargs)
-        counts, left, autocast, ended = False, None, within_autocast(), True
+        counts, asks, left, autocast, ended = False, False, None, within_autocast(), True
         GenerationTracker.generation += 1
         unsafe, depth = set_unsafe(False), depth_of_transforms()
         if set_isolation is not None:
@@ -229,7 +229,9 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
         set_callback(callback)
         try:
             result = function(*args, **kwargs)
-            if counts and set_count(-1) == 0:
+            frames = set_count(-1) if counts else None
+            counts = False  # it is one count for all threads, and now another's to end
+            if frames == 0:
                 ended = set_callback(None)
                 _nothing_compiled(fails_uncompiled)
             if callback.unsettled:
@@ -253,6 +255,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
                 set_strict(was_strict)
                 if counts:
                     set_count(-1)
+                if asks:
                     reasons.skip_reasons = None
             try:
                 leave_transforms(depth)
@@ -267,10 +270,8 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
                 set_callback(prior)
 
     callback.entry = entry.__code__
-    # Dynamo leaves it alone where a function that runs uncompiled calls it.
-    set_code_exec_strategy(entry.__code__, SKIPPED)
-    functools.update_wrapper(entry, wrapper)
-    vars(entry).update(vars(wrapper), _torchdynamo_wrapper_id=id(entry))
+    set_code_exec_strategy(entry.__code__, SKIPPED)  # left alone where a function that runs uncompiled calls it
+    vars(functools.update_wrapper(entry, wrapper)).update(vars(wrapper), _torchdynamo_wrapper_id=id(entry))
     return entry
 
 
