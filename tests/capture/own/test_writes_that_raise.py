@@ -91,3 +91,58 @@ def test_a_write_that_is_right_ends_no_graph() -> None:
     found = interpreted_callable(program, backend_callable=backend, record=Record())(torch.ones(4), V2)
     assert torch.equal(found, program(torch.ones(4), V2))
     assert len(graphs) == 1
+
+
+def of_the_other(a, b):
+    b.add_(a)
+
+
+def of_itself(a, b):
+    shifted = a[1:] + a[:-1]  # views of what looks like the other
+    b[1:].add_(b[:-1])
+    return shifted
+
+
+def of_a_part_of_the_other(a, b):
+    b[:3].mul_(a[:3])
+
+
+def apart() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.arange(8.0), torch.arange(8.0)
+
+
+def shifted() -> tuple[torch.Tensor, torch.Tensor]:
+    memory = torch.arange(9.0)
+    return memory[1:], memory[:-1]
+
+
+@pytest.mark.parametrize("write", [of_the_other, of_itself, of_a_part_of_the_other])
+@pytest.mark.parametrize("order", [(apart, apart, shifted, apart), (shifted, shifted, apart, shifted)])
+@pytest.mark.parametrize("handles", [True, False])
+def test_writes_to_memory_that_the_call_reads_are_refused_at_their_place(
+    write: Callable[..., None], order: tuple[Callable[..., tuple[torch.Tensor, torch.Tensor]], ...], handles: bool
+) -> None:
+    def done(world, a, b):
+        made = world["made"] = a * 3
+        if handles:
+            try:
+                write(a, b)
+            except RuntimeError:
+                world["refused"] = True
+        else:
+            write(a, b)
+        world["done"] = True
+        return made + b
+
+    compiled = lamina.compile(done, backend="eager", options={"capture": "own"})
+    for operands in order:
+        outcomes = []
+        for call in (done, compiled):
+            world: dict[str, object] = {}
+            a, b = operands()
+            try:
+                result = str(call(world, a, b))
+            except RuntimeError as error:
+                result = str(error)
+            outcomes.append((result, str(world), str(a), str(b)))
+        assert outcomes[0] == outcomes[1]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.torch_private import storage_of
 from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.nested import flat, tensors_only
 from lamina.capture.own.torch_private import fake_mode, looking_like, unhooked
@@ -32,6 +33,7 @@ class Fakes:
         self.mode = fake_mode()
         self.made: dict[Any, list[Any]] = {}
         self.results: dict[Any, Any] = {}
+        self._views: dict[Any, tuple[Any, list[Any]]] = {}
         self.copied = False
 
     def result(self, key: Any, compute: Callable[[], Any], operands: list[Any], place: int) -> Any:
@@ -42,21 +44,40 @@ class Fakes:
         ``NotHeld`` where no graph holds the results, and what the call raises.
         """
         found = self.results.get(key)
+        if found is _VIEWS:
+            return self._view((key, tuple(map(id, operands)), place), compute, operands)
         if found is None:
-            with self.mode, unhooked():
-                computed = compute()
-            if not tensors_only(computed):
-                raise NotHeld
-            if symbolic := [*filter(_is_symbolic, flat(computed))]:
-                raise NotHeld("size" if all(t.layout is torch.strided for t in symbolic) else "sparse")
+            computed, outline = self._computed(compute, operands)
             if len(self.results) >= MOST_KEPT:
                 self.results.clear()
-            self.results[key] = [_outlined(computed, {id(operand): at for at, operand in enumerate(operands)})]
+            self.results[key] = _VIEWS if _is_view(computed, operands) else [outline]
             return computed
         self.copied = True
         while len(found) <= place:
             found.append(self._copied(found[0]))
         return _with_operands(found[place], operands)
+
+    def _computed(self, compute: Callable[[], Any], operands: list[Any]) -> tuple[Any, Any]:
+        """What a call gives, and the outline of it."""
+        with self.mode, unhooked():
+            computed = compute()
+        if not tensors_only(computed):
+            raise NotHeld
+        if symbolic := [*filter(_is_symbolic, flat(computed))]:
+            raise NotHeld("size" if all(t.layout is torch.strided for t in symbolic) else "sparse")
+        return computed, _outlined(computed, {id(operand): at for at, operand in enumerate(operands)})
+
+    def _view(self, key: Any, compute: Callable[[], Any], operands: list[Any]) -> Any:
+        """The same of a call that gives views: copies of them would not share the memory of these ``operands``."""
+        found = self._views.get(key)
+        if found is not None:
+            self.copied = True
+            return _with_operands(found[0], operands)
+        computed, outline = self._computed(compute, operands)
+        if len(self._views) >= MOST_KEPT:
+            self._views.clear()
+        self._views[key] = outline, operands  # which are kept, so that no others have their identities
+        return computed
 
     def _copied(self, outline: Any) -> Any:
         if isinstance(outline, int):
@@ -99,6 +120,18 @@ def _outlined(found: Any, places: dict[int, int]) -> Any:
     if isinstance(found, torch.Tensor):
         return places.get(id(found), found.detach().requires_grad_(found.requires_grad))
     return type(found), [_outlined(part, places) for part in found]
+
+
+_VIEWS = object()
+"""In place of the results of calls that give views."""
+
+
+def _is_view(found: Any, operands: list[Any]) -> bool:
+    """Whether a result lies in the memory of an operand, and is not that."""
+    known = {id(operand) for operand in operands}
+    made = [tensor for tensor in flat(found) if id(tensor) not in known]
+    memories = {storage_of(operand) for operand in operands if operand.layout is torch.strided}
+    return any(storage_of(tensor) in memories for tensor in made)
 
 
 def _is_symbolic(tensor: torch.Tensor) -> bool:

@@ -192,6 +192,10 @@ class Recorder(TorchFunctionMode):
         )
         if any(type(target) is not Pending and (records or overlaps_itself(target)) for target in written):
             return None  # a write that gives a tensor from outside a history, or that eager refuses
+        if written and name_of(func) not in NORMS:
+            operands = [*flat((fake_args, fake_kwargs))]
+            if any(segment.meets(_fake_of(target, segment), operands) for target in written):
+                return None  # as above, unless the parts of the memory are apart
         found = self._looked_ahead(segment, func, fake_args, fake_kwargs)
         if found is None:
             return None
@@ -408,7 +412,7 @@ class Recorder(TorchFunctionMode):
                 compiled = self.regions.backend(gm, fakes)
             captured(compiled, gm, fakes)
         if calls is not None:
-            compiled = Writing(compiled, calls, segment.written())
+            compiled = Writing(compiled, calls, segment.written(), tuple(segment.pairs))
         SET_GRAD(segment.state[0])
         self.regions.keep(key, compiled)
         return compiled

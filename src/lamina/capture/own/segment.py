@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
+from lamina.base.torch_private import storage_of
 from lamina.capture.own.fakes import Fakes, look
 from lamina.capture.own.pending import Pending, lost
 from lamina.capture.own.torch_private import (
@@ -23,6 +24,7 @@ from lamina.capture.own.torch_private import (
     unhooked,
 )
 from lamina.capture.own.trials import Trials
+from lamina.capture.own.writing import overlap_in_part
 from lamina.ops.raising import holds
 
 __all__ = ["Examples", "Segment", "is_quiet"]
@@ -52,6 +54,8 @@ class Segment:
         self.trials = Trials()
         self.learnt: dict[int, tuple[float, Node]] = {}
         self._written: set[int] | None = set()
+        self._memories: dict[int, int] = {}
+        self.pairs: dict[tuple[int, int], None] = {}
 
     def note_writes(self, targets: Sequence[torch.Tensor], records: bool) -> None:
         """A call writes to ``targets``, to which it gives a history if it ``records`` one."""
@@ -61,6 +65,27 @@ class Segment:
             self._written.update(map(id, targets))
         if any(type(target) is Pending for target in targets):  # which may be a view of an input
             self._written = None
+
+    def meets(self, target: Any, operands: Sequence[Any]) -> bool:
+        """Whether eager may refuse a write to ``target``, for the memory that it shares with one of the ``operands``.
+
+        All are tensors without values. Inputs of which views are a target and an operand are ``pairs``.
+        """
+        for at in range(len(self._memories), len(self.fakes)):
+            fake = self.fakes[at]
+            self._memories[storage_of(fake) if fake.layout is torch.strided else -1 - at] = at
+        others = [tensor for tensor in operands if tensor is not target and tensor.layout is torch.strided]
+        if any(overlap_in_part(target, tensor) for tensor in others):
+            return True
+        own = self._memories.get(storage_of(target))
+        if own is None:
+            return False
+        memories = {storage_of(tensor) for tensor in others}
+        inputs = {self._memories[memory] for memory in memories if memory in self._memories} - {own}
+        if any(storage_of(self.inputs[at]) == storage_of(self.inputs[own]) for at in inputs):
+            return True
+        self.pairs.update(dict.fromkeys((own, at) for at in inputs))
+        return False
 
     def written(self) -> tuple[int, ...]:
         """The positions of the inputs that may be written to."""

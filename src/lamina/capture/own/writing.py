@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from lamina.base.torch_private import storage_of
 from lamina.capture.own.torch_calls import in_place, name_of
 
-__all__ = ["NORMS", "Writing", "overlaps_itself", "share_memory", "written_by"]
+__all__ = ["NORMS", "Meeting", "Writing", "overlap_in_part", "overlaps_itself", "share_memory", "written_by"]
 
 NORMS = {"batch_norm": False, "instance_norm": True}
 """Functions that write running statistics, which get no history, with whether they do if they are not told."""
@@ -57,20 +58,67 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     return False
 
 
+def overlap_in_part(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether eager refuses that a call writes to one and reads the other, as parts of a memory that both fill."""
+    if not (one.numel() and other.numel()) or storage_of(one) != storage_of(other):
+        return False
+    if not (_is_dense(one) and _is_dense(other)):
+        return False  # which eager allows, since it cannot tell
+    (first, end), (second, its_end) = ((t.storage_offset(), t.storage_offset() + t.numel()) for t in (one, other))
+    if one.dtype != other.dtype:
+        return True  # of which one is a view in other units
+    if (first, end) == (second, its_end):
+        return one.stride() != other.stride()
+    return first < its_end and second < end
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether every address between the first element and the last one is that of one element."""
+    extent = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride != extent:
+                return False
+            extent *= size
+    return True
+
+
 def share_memory(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> bool:
     """Whether one of the ``tensors`` that are ``written``, by their positions, lies in the memory of another."""
     memories = [tensor.untyped_storage().data_ptr() if tensor.numel() else 0 for tensor in tensors]
     return any(memories[at] and memories.count(memories[at]) > 1 for at in written)
 
 
+class Meeting(Exception):
+    """A call would write to memory that it reads by another input."""
+
+
 class Writing:
     """A graph that writes to those of its inputs that are ``written``, which ``compiled`` takes for apart from others.
 
-    ``calls`` makes its calls one by one, for inputs that are not.
+    ``calls`` makes its calls one by one, for inputs that are not. ``pairs`` are those of which one call writes to the
+    first and reads the second.
     """
 
-    def __init__(self, compiled: Callable[..., Any], calls: Callable[..., Any], written: tuple[int, ...]) -> None:
-        self.compiled, self.calls, self.written = compiled, calls, written
+    def __init__(
+        self,
+        compiled: Callable[..., Any],
+        calls: Callable[..., Any],
+        written: tuple[int, ...],
+        pairs: tuple[tuple[int, int], ...],
+    ) -> None:
+        self.compiled, self.calls, self.written, self.pairs = compiled, calls, written, pairs
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         return (self.calls if share_memory(inputs, self.written) else self.compiled)(*inputs)
+
+    def unless_they_meet(self, *inputs: torch.Tensor) -> Any:
+        """The same where no call writes to memory that it reads by another input; raises ``Meeting`` before anything.
+
+        Eager may refuse such a call, at its place in the program.
+        """
+        if not share_memory(inputs, self.written):
+            return self.compiled(*inputs)
+        if any(storage_of(inputs[one]) == storage_of(inputs[other]) for one, other in self.pairs):
+            raise Meeting
+        return self.calls(*inputs)

@@ -11,6 +11,7 @@ from lamina.capture.own.reuse.paths import Node
 from lamina.capture.own.reuse.run import Ran
 from lamina.capture.own.reuse.trace import DICTS, Trace
 from lamina.capture.own.reuse.values import Ref, Value
+from lamina.capture.own.writing import Writing
 
 __all__ = ["Path", "Unbuildable"]
 
@@ -38,7 +39,7 @@ class Path:
         for place, step in enumerate(trace.learning.steps):
             if place == trace.learning.spoils:
                 node.steps.append("spoiled = True")
-            node.steps.append(self._step(place, step))
+            node.steps.append(self._step(place, step, place == trace.learning.spoils))
             if isinstance(step, Value) and step.pinned:
                 node.asks = asked(trace.facts.rows[first : step.rows], names)
                 first = step.rows
@@ -50,11 +51,14 @@ class Path:
         spoiled = ["spoiled = True"] if effects and trace.learning.spoils is None else []
         node.end = [*self._making, *spoiled, *effects, f"return {returned}"]
 
-    def _step(self, number: int, step: Ran | Value) -> str:
+    def _step(self, number: int, step: Ran | Value, first: bool) -> str:
+        """A step as a line; the ``first`` one that writes or draws may still find that the call is not for it."""
         function = self.names.object(step.function if isinstance(step, Value) else step.run)
         if isinstance(step, Value):
             operands = (one.name if isinstance(one, Ref) else literal(one, self.names) for one in step.operands)
             return f"{step.ref.name} = {function}({', '.join(operands)})"
+        if first and isinstance(step.run, Writing) and step.run.pairs:
+            function = f"{function}.unless_they_meet"
         given = ", ".join(step.given)
         inputs = f"({given}{',' if given else ''})"
         called = f"{function}({given})" if step.within is None else f"within({step.within}, {function}, {inputs})"
