@@ -263,6 +263,8 @@ TENSOR.add_(1)
 TENSOR[1] = NUMBER
 TENSOR[1:] = x[1:].detach()
 VIEW.mul_(2)
+VIEW.mul_(TENSOR[:2])
+TENSOR[1:].add_(TENSOR[:-1])
 BUFFER[a] = 3
 BUFFER[1:].add_(TENSOR)
 given.mul_(2)
