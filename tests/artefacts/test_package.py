@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import json
 import os
+import random
 import subprocess
 import sys
+import weakref
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +20,8 @@ import torch
 from torch import Tensor, nn
 
 import lamina
+from lamina.artefacts import store
+from lamina.capture.reasons import LOADED
 from lamina.errors import BadArgument
 from lamina.runtime.cache import Cache, Entry
 from lamina.runtime.cache_tool import export_to, import_from
@@ -133,6 +139,7 @@ def _changed(folder: Path, path: Path, change: Callable[[dict[str, Any]], Any]) 
         (lambda m: m.update(format=99), "is no package: its format is another one"),
         (lambda m: m.pop("machine"), "is no package: its description is not complete"),
         (lambda m: m.update(machine=[["x"]]), "is no package: its description is not complete"),
+        (lambda m: m.update(machine=5), "is no package: its description is not complete"),
         (lambda m: m["options"].update(nonsense=1), "nonsense"),
     ],
 )
@@ -233,6 +240,77 @@ def _writes(x: Tensor) -> Tensor:
     return x.add_(1) * 2
 
 
+def _draws(x: Tensor) -> Tensor:
+    return x.relu() * random.random()
+
+
+def _now_and_then(x: Tensor) -> Tensor:
+    return x.add_(1) * 2 if x.shape[0] == 3 else x.sin() * 2
+
+
+def test_what_a_package_lacks_is_told(tmp_path: Path) -> None:
+    compiled = lamina.compile(_now_and_then, options={**OWN, "cache_dir": str(tmp_path / "cache")})
+    for size in (3, 3, 4, 4, 3):
+        compiled(torch.ones(size))
+    for _ in range(2):
+        with pytest.warns(lamina.LaminaWarning, match="some calls of _now_and_then are not in .*: its calls are not"):
+            lamina.package(compiled, tmp_path / "made")
+
+
+def test_all_calls_of_a_package_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few of other processes' calls are."""
+    monkeypatch.setattr(store, "_MOST", 1)
+    compiled = lamina.compile(_plain, dynamic=False, options={**OWN, "cache_dir": str(tmp_path / "cache")})
+    for size in (3, 4, 5):
+        compiled(torch.ones(size))
+    lamina.package(compiled, tmp_path / "made")
+    monkeypatch.setenv("LAMINA_CACHE_DIR", str(tmp_path / "empty"))
+    loaded = lamina.load(tmp_path / "made", _plain, allow_code=True)
+    for size in (3, 4, 5):
+        loaded(torch.ones(size))
+    assert [d.reason.code for d in loaded.record.decisions("capture")].count(LOADED.number) == 3
+
+
+class _Same(nn.Module):
+    """All of these are equal, and have no hash."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As large as ``x``."""
+        return x.sin() * self.factor
+
+
+def test_equal_modules_have_calls_of_their_own(tmp_path: Path) -> None:
+    options = {**OWN, "cache_dir": str(tmp_path / "cache")}
+    first, second = (lamina.compile(_Same(factor), options=options) for factor in (2.0, 3.0))
+    first(torch.ones(3))
+    with pytest.raises(BadArgument, match="it has not been called"):
+        lamina.package(second, tmp_path / "made")
+    with pytest.raises(BadArgument, match="it has not been called"):
+        lamina.package(copy.deepcopy(first), tmp_path / "made")
+    lamina.package(first, tmp_path / "made")
+
+
+def test_what_calls_itself_compiled_is_freed() -> None:
+    def step(x: Tensor, times: int) -> Tensor:
+        return compiled(x.sin(), times - 1) if times else x
+
+    compiled = lamina.compile(step, options=OWN)
+    compiled(torch.ones(3), 1)
+    left = weakref.ref(step)
+    del step, compiled
+    gc.collect()
+    assert left() is None
+
+
 def test_what_cannot_be_packaged_says_why(tmp_path: Path) -> None:
     target = tmp_path / "made"
     for given in (_plain, lamina.compile(_plain), lamina.compile(_plain, options={**OWN, "cache": False}), 3):
@@ -245,6 +323,15 @@ def test_what_cannot_be_packaged_says_why(tmp_path: Path) -> None:
     writing(torch.ones(4))
     with pytest.raises(BadArgument, match="nothing of _writes can be packaged: its calls are not stored"):
         lamina.package(writing, target)
+    for _ in range(2):  # the others run from the first one's driver, or are interpreted
+        writing(torch.ones(4))
+        with pytest.raises(BadArgument, match="nothing of _writes can be packaged: its calls are not stored"):
+            lamina.package(writing, target)
+    interpreted = lamina.compile(_draws, options=OWN)
+    for _ in range(2):
+        interpreted(torch.ones(4))
+        with pytest.raises(BadArgument, match=r"nothing of _draws can be packaged: .*interpreted each time"):
+            lamina.package(interpreted, target)
     compiled(torch.ones(4))
     with pytest.raises(BadArgument, match="cannot be written"):
         lamina.package(compiled, tmp_path / "no folder" / "made")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import os
 import subprocess
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 import lamina
 from lamina.capture.reasons import LOADED, NOT_STORED, STORED
+from lamina.runtime.cache import Cache
 from tests.capture.own.changing_programs import stored_difference
 
 SOURCE = """
@@ -313,6 +315,21 @@ def test_other_weights_and_classes(load: Load, cache: Path, make: Callable[[Modu
     compiled = _compiled(model, cache)
     torch.testing.assert_close(compiled(x), model(x))
     assert loaded or not _is_loaded(compiled)
+
+
+def test_calls_that_eager_was_found_to_run_faster_are_not_loaded(load: Load, tmp_path: Path) -> None:
+    x, options = torch.randn(5), {"capture": "own", "cache_dir": str(tmp_path), "compare_eager": "all"}
+    compiled = lamina.compile(load(SOURCE).program, options=options)
+    for _ in range(2):
+        compiled(x)
+    (entry,) = _entries(tmp_path)
+    (verdict,) = json.loads((entry / "driver.json").read_text())["verdicts"]
+    for eager in (False, True):
+        Cache(tmp_path).write_note(verdict, {"kind": "turns", "eager": eager, "reason": "a test says so"})
+        compiled = lamina.compile(load(SOURCE).program, options=options)
+        torch.testing.assert_close(compiled(x), load(SOURCE).program(x))
+        assert _is_loaded(compiled) is not eager
+    assert not _entries(tmp_path)
 
 
 def test_hooks_are_noticed(load: Load, cache: Path) -> None:

@@ -89,7 +89,7 @@ def made(
         estimate=lambda: lambda seconds: Doubt(wanted, "asked for"),
         told=told,
     )
-    return turns, entry(turns)
+    return turns, entry(turns, "verdict")
 
 
 def pair(clock: Clock, compiled: float, captured: float) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -350,7 +350,7 @@ def test_times_of_a_gpu_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
         estimate=lambda: lambda seconds: Doubt(True, "asked for"),
         told=told,
     )
-    run = entry(turns)
+    run = entry(turns, "verdict")
     for _ in range(20):
         run(torch.ones(3))
     assert len(Event.made) == 2  # nothing more is timed while the first time is not there

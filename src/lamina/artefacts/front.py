@@ -15,6 +15,7 @@ from lamina.artefacts.store import Store, is_stored
 from lamina.backends.caches import guard_machine, open_cache
 from lamina.base.region_names import callable_name
 from lamina.base.user_frames import with_users_frames
+from lamina.capture.module import is_transparent, original_of
 from lamina.capture.own.callable import interpreted_callable
 from lamina.errors import LaminaError
 from lamina.options import Options, wanted_capture
@@ -97,17 +98,17 @@ def own_callable(
     stored: bool = True,
 ) -> Any:
     """``model`` with its calls interpreted, and stored for other processes where they may be."""
-    stores: list[Store] = []
+    stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
     def store(target: Any) -> Store | None:
         if fullgraph or not stored or not is_stored(settings):
             return None
         made = Store(target, settings, open_cache(settings), record, compiler)
         made.dynamic = dynamic
-        stores.append(made)
+        stores.add(made)
         return made
 
-    compiled = interpreted_callable(
+    return interpreted_callable(
         model,
         backend_callable=compiler,
         record=record,
@@ -117,26 +118,21 @@ def own_callable(
             "record": record,
             "stats": partial(_stats, record),
             "report": partial(report, record),
+            _STORES: stores,
         },
         store=store,
         dynamic=dynamic,
     )
-    if stores:
-        _STORES[compiled] = stores
-    return compiled
 
 
-_STORES: weakref.WeakKeyDictionary[Any, list[Store]] = weakref.WeakKeyDictionary()
-"""By what ``compile`` gave."""
+_STORES = "_lamina_stored_calls"
+"""The attribute of what ``compile`` gave that holds the stores of it and, if it is a module, of its copies."""
 
 
 def stored_calls(compiled: Any) -> Store | None:
     """Where the calls of what ``compile`` gave are stored for other processes, if they are."""
-    try:
-        stores = _STORES.get(compiled)
-    except TypeError:  # it has no weak references, or no hash
-        return None
-    return stores[0] if stores else None
+    target = original_of(compiled) if is_transparent(compiled) else getattr(compiled, "__wrapped__", None)
+    return next((store for store in getattr(compiled, _STORES, ()) if store.target is target), None)
 
 
 def _stats(record: Record) -> Any:

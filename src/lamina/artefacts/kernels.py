@@ -31,11 +31,15 @@ __all__ = ["Files", "loaded_kernels", "written_kernels"]
 
 @dataclass(slots=True)
 class Files:
-    """Files of an entry: those to be written, or those of the ``entry`` that they are read from."""
+    """Files of an entry: those to be written, or those of the ``entry`` that they are read from.
+
+    ``verdicts``: the notes of the cache that say, once it is known, whether eager runs a graph of the entry faster.
+    """
 
     entry: Entry | None = None
     content: dict[str, bytes] = field(default_factory=dict)
     made_later: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    verdicts: list[str] = field(default_factory=list)
     _objects: dict[str, str] = field(default_factory=dict)
     _loaded: dict[str, Any] = field(default_factory=dict)
 

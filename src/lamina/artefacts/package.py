@@ -16,12 +16,14 @@ from contextlib import contextmanager
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from lamina.artefacts.front import compile, stored_calls
 from lamina.artefacts.kind import kind_of_machine, versions
 from lamina.artefacts.store import Store, identity, is_stored
 from lamina.base.lowering import lowerings_key
+from lamina.base.region_names import callable_name
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
 from lamina.options import Options
@@ -53,18 +55,18 @@ def package(compiled: Callable[..., Any], path: str | Path) -> Path:
     path, store = Path(path), stored_calls(compiled)
     if store is None:
         raise BadArgument(
-            f"{_name(compiled)} has no calls that can be packaged: only Lamina's own capture stores them",
+            f"{callable_name(compiled)} has no calls that can be packaged: only Lamina's own capture stores them",
             remedy='compile with options={"capture": "own"}, an open cache, and no mode or other backend',
         )
-    store.refused = ""
     store.keep(again=True)
+    why = "; ".join(store.refused)
     if not store.own:
         raise BadArgument(
-            f"nothing of {store.subject[0]} can be packaged: {store.refused or 'it has not been called'}",
+            f"nothing of {store.subject[0]} can be packaged: {why or 'it has not been called'}",
             remedy="call it as the package is to run, and look at its record",
         )
     if store.refused:
-        warn_user(f"some calls of {store.subject[0]} are not in {path}: {store.refused}")
+        warn_user(f"some calls of {store.subject[0]} are not in {path}: {why}")
     with _written(path) as part:
         _write(store, part)
     return path
@@ -183,8 +185,8 @@ def _other(manifest: Mapping[str, Any], store: Store | None, model: Any, path: P
         if mine and mine["callable"] == manifest["parts"].get("callable") and mine[part] != manifest["parts"].get(part):
             return f"{path} cannot be used: {said} in this process"
     if store is None:
-        return f"{path} is of {manifest['of']}; calls of {_name(model)} are not stored, and not loaded"
-    return f"{path} is of {manifest['of']}, and not of {_name(model)} or not of its code as it is now"
+        return f"{path} is of {manifest['of']}; calls of {callable_name(model)} are not stored, and not loaded"
+    return f"{path} is of {manifest['of']}, and not of {callable_name(model)} or not of its code as it is now"
 
 
 def _told(options: Options) -> dict[str, Any]:
@@ -196,10 +198,6 @@ def _told(options: Options) -> dict[str, Any]:
         for name, value in told.items()
         if value != getattr(usual, name) and isinstance(value, (bool, int, float, str)) and name not in _OF_PLACE
     }
-
-
-def _name(target: Any) -> str:
-    return str(getattr(target, "__name__", type(target).__name__))
 
 
 # Files.
@@ -221,10 +219,12 @@ def _checked(manifest: Any) -> Mapping[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise ValueError("its format is another one")
     wanted = {"of": str, "prefix": str, "machine": list, "versions": list, "options": dict, "parts": dict}
-    pairs = [*(manifest.get("machine") or ()), *(manifest.get("versions") or ())]
     if (
         any(not isinstance(manifest.get(name), kind) for name, kind in wanted.items())
-        or any(not isinstance(pair, list) or [*map(type, pair)] != [str, str] for pair in pairs)
+        or any(
+            not isinstance(pair, list) or [*map(type, pair)] != [str, str]
+            for pair in (*manifest["machine"], *manifest["versions"])
+        )
         or manifest.get("dynamic") not in (None, False, True)
     ):
         raise ValueError("its description is not complete")
@@ -236,11 +236,10 @@ def _written(path: Path) -> Iterator[Path]:
     """A file beside ``path`` that takes its place when all is written."""
     part: Path | None = None
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
-        os.close(descriptor)
-        part = Path(name)
+        made = path.with_name(f"{path.name}.{token_hex(8)}")
+        made.touch(exist_ok=False)  # with the rights that the user's files have
+        part = made
         yield part
-        part.chmod(0o644)
         os.replace(part, path)
         part = None
     except OSError as error:

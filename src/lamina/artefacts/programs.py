@@ -195,9 +195,10 @@ def _make_training(text: Mapping[str, Any], files: Files, compile: Compile) -> C
 
 
 def _compiled_way(run: Any, parts: Mapping[str, Any], files: Files) -> dict[str, Any]:
-    """The compiled way of the two; a process that loads it compares it with nothing."""
+    """The compiled way of the two; a process that loads it compares it with nothing, but knows what others found."""
     if parts["by_eager"]():
         raise Unstorable("a graph that eager runs faster")
+    files.verdicts.append(parts["verdict"])
     compiled, graph = parts["compiled"](), captured_as(run)
     if graph is not None:
         captured(compiled, *graph)

@@ -37,7 +37,7 @@ __all__ = ["Store", "identity", "is_stored"]
 
 _DOCUMENT = "driver.json"
 _MOST = 16
-"""Entries of one callable that a process looks at: each is a version, and a process keeps up to 64."""
+"""Entries that other processes have stored of one callable, as many as a process looks at."""
 
 
 def is_stored(options: Options) -> bool:
@@ -51,7 +51,7 @@ class Store:
     """What is stored of the calls of ``target``; ``compile`` compiles what a stored graph lacks.
 
     ``own`` are the notes of those that this process has stored or used, with the entries that hold them; ``refused``
-    says why the last call that could not be stored is not.
+    says why others are not stored, each reason once.
     """
 
     def __init__(self, target: Any, options: Options, cache: Cache, record: Record, compile: Compile) -> None:
@@ -59,7 +59,7 @@ class Store:
         self.subject = (str(getattr(target, "__name__", type(target).__name__)),)
         self.prefix = digest("calls", kind_of_process(), repr(options.key()), *identity(target))[:40]
         self.waiting: list[Driver] = []
-        self.refused = ""
+        self.refused: dict[str, None] = {}
         self.own: dict[str, str] = {}
         self.dynamic: bool | None = None
         self._kept: weakref.WeakSet[Driver] = weakref.WeakSet()
@@ -75,6 +75,10 @@ class Store:
             self._candidates = self._listed()
         for candidate in tuple(self._candidates):
             name, key, stored, files = candidate
+            if any((self.cache.note(note) or {}).get("eager") for note in stored.document["verdicts"]):
+                self._candidates.remove(candidate)
+                self.cache.evict(key, "eager was found to be faster than one of its graphs")
+                continue
             try:
                 values = stored.values(args, kwargs)
             except Exception:  # a place is not there
@@ -101,14 +105,15 @@ class Store:
         except Exception as error:
             self.cache.evict(key, f"the stored calls cannot be made: {brief(error)}")
 
-    def notes(self) -> dict[str, str]:
+    def _notes(self) -> dict[str, str]:
         """The notes of the cache that name stored calls, and the entries that hold those."""
         notes = {name: self.cache.note(name) for name in self.cache.notes_of(f"{self.prefix}.")}
         return {name: str(note.get("entry")) for name, note in notes.items() if note is not None}
 
     def _listed(self) -> list[tuple[str, str, Stored, Files]]:
         found = []
-        for name, key in [*{**self.own, **self.notes()}.items()][:_MOST]:
+        others = {name: key for name, key in self._notes().items() if name not in self.own}
+        for name, key in (*self.own.items(), *[*others.items()][:_MOST]):
             entry = self.cache.get(key)
             if isinstance(entry, Entry):
                 with self._harmless(entry.key), contextlib.suppress(LookupError):  # of a module that is not loaded
@@ -122,6 +127,10 @@ class Store:
     def wait(self, driver: Driver) -> None:
         """``driver`` is to be stored, once its graphs have what their first calls compile."""
         self.waiting.append(driver)
+
+    def left(self) -> None:
+        """A call was made of which nothing can be stored."""
+        self._refuse("it is interpreted each time")
 
     def keep(self, again: bool = False) -> None:
         """Store the drivers that wait; what cannot be stored is noted with the reason.
@@ -141,6 +150,7 @@ class Store:
         files, graphs = Files(), list[Callable[..., Any]]()
         document = written_driver(driver, self.target, graphs, driver.views)
         document["graphs"] = [written_program(run, files) for run in graphs]
+        document["verdicts"] = files.verdicts
         text = json.dumps(document)
         key = digest("stored", self.prefix, text)
 
@@ -158,7 +168,7 @@ class Store:
 
     def _refuse(self, why: str) -> None:
         reason = NOT_STORED(why=why)
-        self.refused = str(reason)
+        self.refused[str(reason)] = None
         self._tell(why, Decision("capture", self.subject, False, reason))
 
     def _tell(self, name: str, decision: Decision) -> None:

@@ -103,7 +103,8 @@ class Trial:
                 warmup_calls=0 if self.always else _WARMUP_CALLS_GPU if gpu else _WARMUP_CALLS,
                 estimate=self._estimate,
                 told=self._told,
-            )
+            ),
+            self.key,
         )
 
     def _estimate(self) -> Callable[[float], Doubt]:

@@ -230,8 +230,11 @@ class Turns:
         self.switch(winner)
 
 
-def entry(turns: Turns) -> Function:
-    """What Dynamo calls: ``turns`` at first, then the winner, with nothing in between but this call."""
+def entry(turns: Turns, verdict: str) -> Function:
+    """What Dynamo calls: ``turns`` at first, then the winner, with nothing in between but this call.
+
+    ``verdict`` is the note of the cache that will say which one it is.
+    """
     current: Function = turns.call
 
     def run(*inputs: Any) -> Any:
@@ -243,7 +246,7 @@ def entry(turns: Turns) -> Function:
 
     turns.switch = switch
     never_captured(run)
-    return made_of(run, "turns", compiled=lambda: turns.compiled, by_eager=lambda: turns.by_eager)
+    return made_of(run, "turns", compiled=lambda: turns.compiled, by_eager=lambda: turns.by_eager, verdict=verdict)
 
 
 def _records(results: Any) -> bool:

@@ -36,6 +36,7 @@ class Store(Protocol):
 
     def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Driver, Callable[[], Any]] | None: ...
     def wait(self, driver: Driver) -> None: ...
+    def left(self) -> None: ...
     def keep(self) -> None: ...
 
 
@@ -176,6 +177,9 @@ class _Entry:
             for driver in made:
                 self.store.wait(driver)
                 self.versions.first = cannot_tell  # the next call stores it
+            if not made:
+                with self.record.harmless("capture"):
+                    self.store.left()
         return result
 
     def _note(self, name: str, decision: Decision) -> None:
