@@ -133,7 +133,7 @@ def test_where_no_machine_is_left_this_one_goes_on(
         return iter(())
 
     monkeypatch.setattr(search.Fleet, "rows", none_left)
-    with pytest.warns(LaminaWarning, match="no machine of the Ray cluster is left: 1 candidates run on this one"):
+    with pytest.warns(LaminaWarning, match="no worker of the executor is left: 1 candidate run here"):
         found = lamina.tune(
             small(), batch(), candidates=(), executor="ray", seconds=0.1, modules=False, journal=tmp_path / "journal"
         )

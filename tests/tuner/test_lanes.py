@@ -114,3 +114,11 @@ def test_what_cannot_be_side_by_side_is_said(monkeypatch: pytest.MonkeyPatch) ->
         Lanes(processes(), 1, torch.device("cuda"), 1)
     with pytest.raises(BadArgument, match=r"(?s)cannot be sent to another process.*top level"):
         Lanes(Processes(Subject(Local(16, 4), samples_of(batch()))), 1, CPU, 1)
+
+
+def test_candidates_share_no_core_while_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2, 3, 5}, raising=False)
+    monkeypatch.setattr(
+        lanes, "_core_of", lambda processor: {0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"}.get(processor, "4-5")
+    )
+    assert lanes._cores() == [0, 2, 5, 1, 3]

@@ -99,6 +99,26 @@ def examined(model: Any, inputs: Any, candidate: Candidate | str, loss: Any = No
     return examine(Subject(model, samples_of(inputs), loss), Job(candidate, TorchSettings.here(), seconds=0.05))
 
 
+class Remembers(torch.nn.Module):
+    """Keeps what it was given in a list of the caller's."""
+
+    def forward(self, x: Tensor, kept: list[Tensor]) -> Tensor:
+        """As large as ``x``."""
+        kept.append(x)
+        return x.sin()
+
+
+def test_a_model_that_fills_a_list_is_timed() -> None:
+    given = (torch.randn(4, 16), [])
+    assert examined(Remembers(), given, EAGER).verdict == "baseline"
+    forgets = examined(Remembers(), given, "tests.tuner.test_subjects:forgetful")
+    assert (forgets.verdict, "arguments" in forgets.reason) == ("refused", True)
+
+
+def forgetful(model: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, kept: model(x, [])
+
+
 def other_rows(model: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x: (row + 1e-3 for row in model(x))
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from weakref import ref
+
+import torch
 
 from lamina.base.plurals import counted
 
@@ -130,9 +132,9 @@ def state_sentence(grad: bool, autocast: bool, threads: int) -> str:
 
 
 def whole_path(short: str, likely: str = "") -> str:
-    """The path of a file of this process of which ``short`` is the end, with a line number behind it or not.
+    """The path of a file of which ``short`` is the end, with a line number behind it or not; ``short`` if not known.
 
-    ``likely`` is tried first.
+    ``likely`` is tried first. Torch leaves out what a path has in common with that of torch's own folder.
     """
     name, colon, line = short.partition(":")
     if name.startswith(("/", "<")) or not name:
@@ -140,20 +142,29 @@ def whole_path(short: str, likely: str = "") -> str:
     found = likely
     if not _ends_in(likely, name):
         try:
-            found = _loaded(name)
+            found = _shortened_by_torch(name)
         except LookupError:
             found = name
     return f"{found}{colon}{line}"
 
 
 @lru_cache(maxsize=256)
-def _loaded(name: str) -> str:
-    """The file of a module that is loaded whose path ends in ``name``; raises, so that nothing is kept, without one."""
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if isinstance(path, str) and _ends_in(path, name):
-            return path
-    raise LookupError(name)
+def _shortened_by_torch(name: str) -> str:
+    """The one file that torch calls ``name``; raises ``LookupError``, so that nothing is kept, without one."""
+    base = Path(torch.__file__).parent
+    *above, root = base, *base.parents
+    found = [str(folder / name) for folder in above if _in_common(folder / name, base) == folder]
+    # Of what has only the root in common it leaves out the first letter as well.
+    first, *rest = Path(name).parts
+    found += [str(Path(top, *rest)) for top in root.iterdir() if top.name[1:] == first]
+    found = [path for path in found if os.path.isfile(path)]
+    if len(found) != 1:
+        raise LookupError(name)
+    return found[0]
+
+
+def _in_common(path: Path, base: Path) -> Path:
+    return Path(os.path.commonpath((path, base)))
 
 
 def _ends_in(path: str, name: str) -> bool:

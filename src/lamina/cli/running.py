@@ -26,7 +26,13 @@ __all__ = [
     "run",
 ]
 
-Target = Annotated[str, typer.Argument(help="A Python program (train.py), or package.module:function of no arguments.")]
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="A Python program (train.py), or package.module:function of no arguments, "
+        "which is called again, compiled, if it compiles nothing."
+    ),
+]
 Given = Annotated[list[str] | None, typer.Argument(help="What the program finds in sys.argv.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON alone; what the program prints goes to stderr.")]
 

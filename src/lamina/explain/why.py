@@ -98,7 +98,7 @@ def _plain(word: str) -> str:
 
 
 def _is(names: tuple[str, ...], text: str) -> bool:
-    return any(text in name for name in names) or f":{_plain(text)}" in names
+    return any(text in name for name in names if name[0] != ":") or f":{_plain(text)}" in names
 
 
 def _both(names: tuple[str, ...], first: str, second: str) -> bool:

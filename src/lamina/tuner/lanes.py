@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -128,6 +130,21 @@ class Lanes:
 
 
 def _cores() -> list[int]:
-    """The cores that this process may use."""
-    allowed: Any = getattr(os, "sched_getaffinity", None)
-    return sorted(allowed(0)) if allowed is not None else list(range(os.cpu_count() or 1))
+    """The processors that this process may use: one of each core first, then those that share a core with these."""
+    asked: Any = getattr(os, "sched_getaffinity", None)
+    allowed = sorted(asked(0)) if asked is not None else list(range(os.cpu_count() or 1))
+    seen: Counter[str] = Counter()
+    turns = {}
+    for processor in allowed:
+        core = _core_of(processor)
+        turns[processor] = seen[core]
+        seen[core] += 1
+    return sorted(allowed, key=lambda processor: (turns[processor], processor))
+
+
+def _core_of(processor: int) -> str:
+    """The processors of one core, as Linux lists them; elsewhere each is taken for a core of its own."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list").read_text("ascii")
+    except OSError:
+        return str(processor)

@@ -129,9 +129,11 @@ def arguments_of(subject: Subject) -> Arguments:
 
 
 def unlike_the_sample(given: Arguments, subject: Subject) -> bool:
-    """Whether tensors of arguments that ``arguments_of`` gave were written to since."""
-    pairs = zip(tensors_in(given), tensors_in(arguments_of(subject)), strict=True)
-    return any(tensor.layout is torch.strided and not _equal(tensor, first) for tensor, first in pairs)
+    """Whether arguments that ``arguments_of`` gave have had tensors written to, added or taken away since."""
+    now, first = (list(tensors_in(arguments)) for arguments in (given, arguments_of(subject)))
+    if len(now) != len(first):
+        return True
+    return any(a.layout is torch.strided and not _equal(a, b) for a, b in zip(now, first, strict=True))
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

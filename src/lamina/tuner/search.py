@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from lamina.base.plurals import counted
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
 from lamina.runtime.clock import CLOCK
@@ -237,13 +238,10 @@ class _Search:
             threshold = max(self.job.threshold, CLEARLY)
             job = replace(self.job, candidate=better.candidate, rival=simpler.candidate, threshold=threshold)
             row = self._known(job) or self._measured(job)
-            if row.figures is None:
-                break
-            row = self._again(job, row) if unsure(row.figures) else row
+            if row.figures is not None and unsure(row.figures):
+                row = self._again(job, row)
             if row.figures is None or row.verdict not in CHOOSABLE:
-                failed = replace(better, verdict=row.verdict, reason=row.reason)
-                found = [failed if other is better else other for other in found]
-                continue
+                break  # what fails beside another says nothing of either alone
             name = simpler.candidate.name
             told = (
                 "" if row.verdict == "faster" else f"{row.figures.speedup} of {name} in one process, which is simpler"
@@ -273,7 +271,7 @@ class _Search:
             del rest[spread[number]]
             yield spread[number], row
         if rest and all(self._left(jobs[number]) > 0 for number in rest):
-            warn_user(f"no machine of the Ray cluster is left: {len(rest)} candidates run on this one")
+            warn_user(f"no worker of the executor is left: {counted(len(rest), 'candidate')} run here, one at a time")
         for number in rest:
             yield number, self._measured(jobs[number])
 

@@ -249,13 +249,14 @@ def test_thousands_of_random_programs_with_sizes_that_vary() -> None:
 def test_backwards_that_are_compiled_later_hold_for_calls_in_progress(capture: str, monkeypatch) -> None:
     """A backward that asks for the sizes when it is first needed, and is right only for those of the answer."""
     compiled_region = GraphCompiler._compiled_region
-    asked, calls_made = [], []
+    asked, calls_made, reached = [], [], []
 
     def asking(self, region):
         sizes = [n for v in region.example_inputs if isinstance(v, torch.Tensor) for n in v.shape]
         if not calls_made or not any(isinstance(n, torch.SymInt) for n in sizes):
             return compiled_region(self, region)
         stages = self.stages
+        reached.append(region)
 
         class Asking:
             def compile_region(self, region):
@@ -292,6 +293,7 @@ def test_backwards_that_are_compiled_later_hold_for_calls_in_progress(capture: s
             (one,) = torch.autograd.grad(ours[place].sum(), x, retain_graph=True)
             (other,) = torch.autograd.grad(eagers[place].sum(), x, retain_graph=True)
             torch.testing.assert_close(one, other)
+    assert reached
     assert not asked
 
 
