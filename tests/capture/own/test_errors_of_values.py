@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import lamina
-from lamina.capture.own import segment
+from lamina.capture.own import segment, trials
 from lamina.capture.own.callable import interpreted_callable
 from lamina.record import Record
 
@@ -266,3 +266,47 @@ def test_each_node_is_asked_once_whether_it_raises(monkeypatch) -> None:
     assert torch.equal(compiled(torch.ones(4), GOOD, {}), torch.full((4,), 81.0))
     assert asked
     assert max(asked.values()) <= 2  # once more for its result, which nobody may read
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        torch.tensor([0, 2]),
+        torch.tensor([0, 3]),
+        torch.tensor([[1], [-3]]),
+        torch.tensor([True, False, True]),
+        torch.tensor([True, False]),
+        (slice(None), torch.tensor([4])),
+        (slice(None), torch.tensor([3])),
+        (torch.tensor([0, 1]), slice(None), torch.tensor([5, 4])),
+        (torch.tensor([0, 1]), slice(None), torch.tensor([4, 4])),
+        (torch.tensor([0, 1]), torch.tensor([0, 1, 2])),
+        (torch.tensor([0, 1]), None, 3),
+        (torch.tensor([0, 1]), None, 4),
+        (slice(1), torch.tensor([[True, False, False, True, False]] * 4)),
+        (slice(None), torch.tensor([[True, False, False, True, False]] * 3)),
+        (..., torch.tensor([5])),
+        (True, torch.tensor([2])),
+        (True, torch.tensor([3])),
+        (0, 0, 0, torch.tensor([0])),
+    ],
+)
+def test_lookups_are_tried_at_a_shape_that_is_as_good(at: Any) -> None:
+    """What is read along dimensions of which a lookup takes all does not decide whether it raises."""
+    shape = (3, 4, 5)
+
+    def raised(lookup: Any) -> str:
+        try:
+            lookup()
+        except Exception as error:
+            return type(error).__name__
+        return ""
+
+    needed = trials._needed(shape, at)
+    assert raised(lambda: torch.empty(needed)[at]) == raised(lambda: torch.empty(shape)[at])
+    assert len(needed) == 3
+
+
+def test_a_tried_lookup_is_small() -> None:
+    assert trials._needed((9, 7, 5, 3), torch.tensor([1])) == [9, 1, 1, 1]
+    assert trials._needed((9, 7, 5, 3), (slice(None), torch.tensor([1]))) == [1, 7, 1, 1]

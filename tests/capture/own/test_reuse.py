@@ -12,7 +12,7 @@ from torch import nn
 
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.machine import Machine
-from lamina.capture.own.reuse.facts import Facts
+from lamina.capture.own.reuse.facts import Facts, called
 from lamina.capture.own.reuse.versions import Versions
 from lamina.record import Record
 from tests.capture.own.changes import CASES, outcomes
@@ -249,3 +249,37 @@ def test_what_a_call_was_given_is_let_go_where_no_version_is_for_it(monkeypatch)
     del x
     gc.collect()
     assert gone() is None
+
+
+class Loud:
+    """Reading a name of it is noticed, and raises."""
+
+    def __getattr__(self, name):
+        if name in ("__qualname__", "__name__"):
+            READ.append(name)
+            raise ValueError(name)
+        raise AttributeError(name)
+
+
+READ = []
+
+
+def test_names_of_objects_are_not_asked_of_their_own_code(monkeypatch) -> None:
+    """An object that a fact is about is called by its class."""
+    held = SimpleNamespace(one=Loud())
+    compiled = Compiled(lambda x: x * 2 if isinstance(held.one, Loud) else x, monkeypatch)
+    compiled.call(values())
+    held.one = Loud()
+    compiled.call(values())
+    held.one = 3
+    assert torch.equal(compiled.call(values()), values())
+    assert called(Loud) == "Loud"
+    assert called(len) == "len"
+    assert called(gc) == "gc"
+    assert called(Loud()) == ""
+    assert READ == []
+
+
+def test_a_class_beside_the_marks_is_no_mark(monkeypatch) -> None:
+    compiled = Compiled(lambda x: torch.compiler.set_stance("default")(torch.sin)(x), monkeypatch)
+    assert torch.equal(compiled.call(values()), values().sin())

@@ -9,6 +9,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -258,7 +259,11 @@ def marked_dimensions(tensor: torch.Tensor, varying: bool) -> frozenset[int]:
 
 def is_mark(function: Any) -> bool:
     """Whether a function does nothing but give a tensor attributes by which it is to be captured."""
-    return getattr(function, "__module__", "") == "torch._dynamo.decorators" and function.__name__ in _MARKS
+    return (
+        type(function) is FunctionType
+        and function.__module__ == "torch._dynamo.decorators"
+        and function.__name__ in _MARKS
+    )
 
 
 _UNSEEN = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)

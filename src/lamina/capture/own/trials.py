@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Reversible
+from collections.abc import Callable, Iterator, Mapping, Reversible, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -70,7 +70,7 @@ class Trials:
         if node in self.written:
             for target in self.written[node]:
                 self._forget(target)
-        elif _is_told(node) and all(n in self.values for n in node.all_input_nodes):
+        elif _is_told(node) and all(n in self.values and self.values[n].numel() <= _MOST for n in node.all_input_nodes):
             with contextlib.suppress(Exception):
                 self.values[node] = _called(node, self.values)
         return False
@@ -97,7 +97,7 @@ class Trials:
             return self._is_written(node, args[1 if name == "setitem" else 2])
         elif name == "getitem":
             shape = _example(args[0]).shape  # type: ignore[arg-type]
-            return self._runs(lambda at: torch.empty(()).expand(shape)[at], args[1])
+            return self._runs(lambda at: torch.empty(()).expand(_needed(shape, at))[at], args[1])
         elif name not in _BY_DIMENSION:
             return False
         table, dimension, places = args[:3]
@@ -162,6 +162,22 @@ def _is_told(node: Node) -> bool:
     ):
         return False
     return value.numel() <= _MOST
+
+
+def _needed(shape: Sequence[int], at: Any) -> list[int]:
+    """The shape with one element along the dimensions of which a lookup takes all: what it reads may be large."""
+    found = list(shape)
+    if isinstance(at, torch.Tensor):
+        at = (at,)
+    if not isinstance(at, tuple) or any(part is Ellipsis for part in at):
+        return found
+    k = 0
+    for part in at:
+        if isinstance(part, slice) and part.start is part.stop is part.step is None:
+            found[k] = 1
+        if part is not None and type(part) is not bool:
+            k += part.dim() if isinstance(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8) else 1
+    return [*found[:k], *[1] * len(found[k:])]
 
 
 def _called(node: Node, values: Mapping[Node, torch.Tensor]) -> Any:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    FunctionType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 import torch
 
 from lamina.capture.own.frame import MISSING
 
-__all__ = ["SINGLETONS", "Fact", "Facts", "Place", "constant_key", "is_settled", "shown"]
+__all__ = ["SINGLETONS", "Fact", "Facts", "Place", "called", "constant_key", "is_settled", "shown"]
 
 _NUMBERS = (int, float, complex, str, bytes, bool, type(None), type(...))
 SINGLETONS = (bool, type(None), type(...), torch.dtype, torch.layout, torch.memory_format)
@@ -109,8 +117,24 @@ def shown(value: Any) -> str:
         return repr(value)[:200]
     if type(value) is tuple:
         return f"({', '.join(shown(part) for part in value)})"[:200]
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    return str(name or f"one {type(value).__qualname__}")
+    return called(value) or f"one {type(value).__qualname__}"
+
+
+def called(value: Any) -> str:
+    """The name of a class, function or module, "" for others; no code of the object's or of its class's runs."""
+    kind = type(value)
+    if issubclass(kind, type):
+        return str(_CLASS_NAME.__get__(value))
+    if kind is ModuleType:
+        return str(vars(value).get("__name__", ""))
+    return str(value.__qualname__) if kind in _FUNCTIONS else ""
+
+
+_CLASS_NAME: Any = type.__dict__["__qualname__"]
+_FUNCTIONS = frozenset(
+    (FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType)
+)
+"""Types of functions whose name is their own attribute."""
 
 
 _SENTENCES = {

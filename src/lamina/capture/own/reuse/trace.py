@@ -21,7 +21,7 @@ import torch
 from lamina.capture.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.pending import Pending
-from lamina.capture.own.reuse.facts import Facts, Place, constant_key, is_settled
+from lamina.capture.own.reuse.facts import Facts, Place, called, constant_key, is_settled
 from lamina.capture.own.reuse.learning import DICTS, Learning
 from lamina.capture.own.torch_private import is_plain, unseen
 
@@ -106,8 +106,7 @@ class Trace:
     def fixed(self, value: Any, name: str = "") -> Any:
         """``value``, an object that is the same one in all calls for which the facts hold."""
         if not is_settled(value) and id(value) not in self.known:
-            shown = name or getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-            place = self.facts.place("object", None, value, str(shown or type(value).__name__))
+            place = self.facts.place("object", None, value, name or called(value) or type(value).__name__)
             self.known[id(value)] = value, place
             self._note_class(value, place)
         return value

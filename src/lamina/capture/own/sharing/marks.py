@@ -23,7 +23,7 @@ def asked(segment: Segment, outline: Outline, all_sizes: bool) -> set[int]:
         rank, usual = len(look[3]), all_sizes and look[0] is torch.Tensor
         marked = range(rank) if usual else marked_dimensions(tensor, varying=True)
         fixed = marked_dimensions(tensor, varying=False)
-        sizes = [at for at in marked if at < rank and at not in fixed and look[3][at] > 1]
+        sizes = [at for at in marked if 0 <= at < rank and at not in fixed and look[3][at] > 1]
         if sizes:
             found.update(first + at for at in sizes)
             found.update(first + rank + at for at in range(rank) if look[4][at] > 1)
@@ -39,5 +39,5 @@ def settled(segment: Segment, outline: Outline) -> set[int]:
         first + at
         for tensor, look, first in given
         for at in marked_dimensions(tensor, varying=False)
-        if at < len(look[3])
+        if 0 <= at < len(look[3])  # as Dynamo, which takes no other for a dimension
     }
