@@ -188,6 +188,11 @@ class Options:
             _known(type(self), name)
         return replace(self, **{name: _as_value(name, value) for name, value in changes.items()})._checked()
 
+    def changed(self) -> dict[str, Any]:
+        """The fields whose values are not the usual ones."""
+        usual = Options()
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != getattr(usual, f.name)}
+
     def key(self) -> tuple[tuple[str, Any], ...]:
         """The fields that change generated code, for cache keys; the user's functions by name and hash of source."""
         return tuple((f.name, _identity(getattr(self, f.name))) for f in fields(self) if f.metadata["key"])

@@ -25,7 +25,7 @@ from typing import Any
 from lamina.artefacts.code import code_digest
 from lamina.artefacts.constants import Unstorable, read_constant, written_constant
 from lamina.artefacts.torch_private import HIDDEN
-from lamina.capture.class_flags import MADE_BY_PYTHON
+from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.reuse.calls import IsA
 from lamina.capture.own.reuse.facts import is_settled
 

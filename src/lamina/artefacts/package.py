@@ -13,7 +13,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
@@ -191,12 +190,10 @@ def _other(manifest: Mapping[str, Any], store: Store | None, model: Any, path: P
 
 def _told(options: Options) -> dict[str, Any]:
     """What differs from the usual, as JSON has it."""
-    usual = Options()
-    told = {f.name: getattr(options, f.name) for f in fields(options)}
     return {
         name: value
-        for name, value in told.items()
-        if value != getattr(usual, name) and isinstance(value, (bool, int, float, str)) and name not in _OF_PLACE
+        for name, value in options.changed().items()
+        if isinstance(value, (bool, int, float, str)) and name not in _OF_PLACE
     }
 
 

@@ -12,7 +12,7 @@ import torch
 
 from lamina.errors import LaminaWarning
 
-__all__ = ["OWN_FOLDERS", "calling_place", "is_pythons", "warn_user"]
+__all__ = ["OWN_FOLDERS", "calling_line", "calling_place", "is_pythons", "warn_user"]
 
 OWN_FOLDERS = tuple(
     os.path.dirname(path) + os.sep for path in (os.path.dirname(os.path.abspath(__file__)), torch.__file__)
@@ -37,6 +37,12 @@ def calling_place() -> tuple[str, int]:
     """File and line of the innermost statement being executed that is neither Lamina's nor torch's."""
     frame, _ = _user_frame()
     return frame.f_code.co_filename, frame.f_lineno
+
+
+def calling_line() -> str:
+    """``calling_place`` as "file:line"."""
+    frame, _ = _user_frame()
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _user_frame() -> tuple[FrameType, int]:

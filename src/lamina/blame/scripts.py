@@ -99,7 +99,7 @@ class _Watch:
             return functools.partial(self.compile, options=options, **settings)
         if isinstance(model, type) or settings.get("disable"):
             return model
-        given = options if isinstance(options, Mapping) else {} if options is None else _as_mapping(options)
+        given = options if isinstance(options, Mapping) else {} if options is None else options.changed()
         if isinstance(model, nn.Module):
             return self.module(model, dict(given))
         return self.function(model, dict(given))
@@ -146,9 +146,3 @@ class _Watch:
             self.looking = False
             for model, forward in self.watched:
                 model.forward = forward
-
-
-def _as_mapping(options: Options) -> dict[str, Any]:
-    """The options that are not the usual ones."""
-    usual = Options()
-    return {n: getattr(options, n) for n in options.__dataclass_fields__ if getattr(options, n) != getattr(usual, n)}

@@ -11,7 +11,7 @@ from types import CodeType
 
 from lamina.base.decision import Decision
 from lamina.base.reasons import Reason
-from lamina.base.user_warnings import calling_place, warn_user
+from lamina.base.user_warnings import calling_line, calling_place, warn_user
 from lamina.capture.breaks import break_reason, is_torchs, user_frame, user_place
 from lamina.capture.modes.switches import place_of
 from lamina.capture.reasons import (
@@ -140,7 +140,7 @@ class CaptureLog:
         """The fact that names the user's line being executed: the call of what is not compiled."""
         facts: list[tuple[str, str]] = []
         with self.record.harmless("capture"):
-            facts.append(("called at", "{}:{}".format(*calling_place())))
+            facts.append(("called at", calling_line()))
         return tuple(facts)
 
     def _note(self, decision: Decision) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from lamina.artefacts.code import code_digest
 from lamina.base.accuracy import tensors
+from lamina.base.class_flags import MADE_BY_PYTHON
 
 __all__ = ["ITERATOR", "Unseen", "has_iterators", "opened", "shown", "tensors_in"]
 
@@ -162,8 +163,8 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 def _is_native(kind: type) -> bool:
     """Whether a class may hold what no attribute tells."""
-    heap, immutable = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, which classes in Python are, and _IMMUTABLETYPE, which not
-    return kind not in _CONTAINERS and kind.__flags__ & (heap | immutable) != heap
+    immutable = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE, which classes made by Python are not
+    return kind not in _CONTAINERS and kind.__flags__ & (MADE_BY_PYTHON | immutable) != MADE_BY_PYTHON
 
 
 def _stored(value: Any) -> Any:

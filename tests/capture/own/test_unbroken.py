@@ -233,9 +233,8 @@ def written(x, table, at):
     return table * 2 + (1 if hasattr(held, "done") else 2)
 
 
-def of_written(x, table, at):
+def selected(x, table, at):
     held = Bare()
-    at[0] = 7
     try:
         y = table.index_select(0, at)
         held.done = 1
@@ -244,29 +243,22 @@ def of_written(x, table, at):
     return y + (1 if hasattr(held, "done") else 2)
 
 
+def of_written(x, table, at):
+    at[0] = 7
+    return selected(x, table, at)
+
+
 def through_a_view(x, table, at):
-    held = Bare()
     view = at.view(-1)[:1]
     places = at[:2]
     view.fill_(9)
-    try:
-        y = table.index_select(0, places)
-        held.done = 1
-    except IndexError:
-        y = x
-    return y + (1 if hasattr(held, "done") else 2)
+    return selected(x, table, places)
 
 
 def of_the_caller(x, table, at):
-    held = Bare()
     base = at.expand(2, 2)[0]
     at.mul_(3)
-    try:
-        y = table.index_select(0, base)
-        held.done = 1
-    except IndexError:
-        y = x
-    return y + (1 if hasattr(held, "done") else 2)
+    return selected(x, table, base)
 
 
 nn_embedding = torch.nn.functional.embedding

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.bytecode import instructions
-from lamina.capture.class_flags import MADE_BY_PYTHON
 
 __all__ = [
     "Check",

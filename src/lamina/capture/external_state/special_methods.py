@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lamina.capture.class_flags import MADE_BY_PYTHON
+from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.external_state.reads import Check
 
 __all__ = ["classes_of_modules", "forwards", "special_methods"]

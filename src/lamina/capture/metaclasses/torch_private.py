@@ -18,7 +18,7 @@ from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.misc import PythonModuleVariable
 from torch._dynamo.variables.user_defined import UserDefinedClassVariable
 
-from lamina.capture.class_flags import MADE_BY_PYTHON
+from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
 
 __all__ = ["break_at_metaclasses"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from lamina.capture.class_flags import MADE_BY_PYTHON
+from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.frame import MISSING
 
 __all__ = ["deletes_by_code", "read_attribute", "read_plainly", "setter_of"]

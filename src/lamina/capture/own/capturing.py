@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
+from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.base.torch_names.torch_private import CONTEXTLIB, DISPATCHERS
-from lamina.capture.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.attributes import deletes_by_code, read_attribute, read_plainly, setter_of
 from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.frame import MISSING

@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.base.decision import Decision
-from lamina.base.user_warnings import calling_place
+from lamina.base.user_warnings import calling_line
 from lamina.capture.breaks import own_break_reason
 from lamina.capture.dynamo import Captured, compiled_graph
 from lamina.capture.log import CaptureLog
@@ -76,7 +76,7 @@ class Interpreting:
             return self._call(args, kwargs)
         except _Refused:
             SET_GRAD(grad)
-            place = "{}:{}".format(*calling_place())
+            place = calling_line()
             failed = self.versions.missed
             if failed is None and self.log.graphs:
                 failed = FailedGuard("", GUARDS["graphs"]())
@@ -121,7 +121,7 @@ class Interpreting:
     def _note_compiled_again(self) -> None:
         """Note a call that nothing is kept of, as those before it, and that had to have more graphs."""
         with self.record.harmless("capture"):
-            at = ("called at", "{}:{}".format(*calling_place()))
+            at = ("called at", calling_line())
             self.record.note("", "capture", Decision("recompile", self.subject, True, GUARDS["graphs"](), (at,)))
 
     def _refuse(self, recorder: Recorder) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from types import FunctionType, GeneratorType
 from typing import Any, Protocol
 
-from lamina.capture.class_flags import MADE_BY_PYTHON
+from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.callbacks import calls_back, is_lazy, is_stored
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.machine import is_generator_of_machine

@@ -10,7 +10,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_
 from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
-from lamina.capture.class_flags import MADE_BY_PYTHON
+from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.control import CONTROL_STEPS, DELEGATED, RETURNED, YIELDED
 from lamina.capture.own.frame import MISSING, MOST_KEPT, Frame, Step, bound_arguments
 from lamina.capture.own.instructions import Handler, Program, UnknownInstruction, decode

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from lamina.capture.class_flags import MADE_BY_PYTHON
+from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, KEYS, asks, calls_back, method_asks
 from lamina.capture.own.torch_private import DEVICE_QUERIES, STATE_QUERIES, overridable
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from lamina.capture.class_flags import MADE_BY_PYTHON
+from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.guards.tensor_layouts import WORD, TensorLayout, tensor_layout
 
 __all__ = ["Layouts", "layouts", "word_at"]

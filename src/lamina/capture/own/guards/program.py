@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lamina.capture.class_flags import MADE_BY_PYTHON
+from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.guards.library import HOW, Library, state_words
 from lamina.capture.own.guards.tensor_layouts import WORD
 from lamina.capture.own.guards.torch_private import CALLED, FLAGS

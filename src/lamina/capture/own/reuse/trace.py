@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from lamina.capture.class_flags import MADE_BY_PYTHON
+from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.facts import Facts, Place, called, constant_key, is_settled

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lamina.capture.class_flags import MADE_BY_PYTHON
+from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.capturing import CapturingWorld
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.natives import seen_by_modes, unbound

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lamina.base.decision import Decision
-from lamina.base.user_warnings import calling_place
+from lamina.base.user_warnings import calling_line
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.guards.library import Library
 from lamina.capture.own.reuse.conditions import Names, OwnConditions
@@ -171,7 +171,7 @@ class Versions:
     def _note_version(self, failed: FailedGuard, compiled: bool) -> None:
         """Note the fact for which there is one version more."""
         if compiled:
-            at = ("called at", "{}:{}".format(*calling_place()))
+            at = ("called at", calling_line())
             facts = (*failed.facts(), at, ("versions before", len(self.drivers)))
             self.record.note("", "capture", Decision("recompile", self.subject, True, failed.reason, facts))
         else:
