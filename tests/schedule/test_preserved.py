@@ -15,7 +15,7 @@ import lamina
 from benchmarks.gpu_idle import planned
 from benchmarks.sweeping.grammar import cases
 from lamina.errors import InvalidIR, StageFailed
-from lamina.ir.index import Axis, Expr, Size, as_expr
+from lamina.ir.index import Axis, Expr, Loaded, Size, as_expr
 from lamina.ir.loops import Buffer, Compute, Constant, Index, Load, LoopProgram, Nest, Store
 from lamina.lower.rules import CannotLower
 from lamina.schedule import join_groups, narrow
@@ -100,6 +100,39 @@ def test_kernels_are_compared_in_their_own_names() -> None:
     for axis, sizes in ((i, [_N]), (j, [_N * 6])):
         with pytest.raises(InvalidIR, match=r"stores set out at n\*6 points before"):
             verify_kernel([wanted], [flat(axis)], ["out"], sizes)
+
+
+def _places_of_one_number(x: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    zeros = torch.zeros(3, dtype=torch.long)
+    first, rows = x - 1.0, x[:, None] * value[:2]
+    first[zeros] += 0.25
+    rows[zeros] += 0.25
+    return first, rows, x.index_put((zeros,), value), x.index_put((zeros,), torch.tensor(1.5), accumulate=True)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_places_known_to_be_one_are_set_once(size: int) -> None:
+    for trained in (False, True):  # then the places are kept for the backward pass
+        x, value = torch.randn(size, requires_grad=trained), torch.randn(3)
+        results = lamina.compile(_places_of_one_number, options={"strict": True})(x, value)
+        for result, eager in zip(results, _places_of_one_number(x, value), strict=True):
+            torch.testing.assert_close(result, eager)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_computed_places_are_set_as_often_unless_they_are_known_to_be_one(known: bool) -> None:
+    i, at = Axis("i", _M), as_expr(Loaded("at", _N))
+    fill = Nest("fill", (i,), (Constant("zero", 0, "int64"), Store("places", (as_expr(i),), "zero")))
+    load = Load("at", "places", (as_expr(i),), "int64")
+    put = Nest("put", (i,), (load, Constant("v", 1.0, "float32"), Store("out", (at,), "v")))
+    once = Nest("once", (), (Constant("at", 0, "int64"), Constant("v", 1.0, "float32"), Store("out", (at,), "v")))
+    buffers = (_buffer("places", _M, kind="temp" if known else "input"), _buffer("out", _N))
+    before, after = _program(buffers, *([fill] if known else []), put), _program(buffers, once)
+    if known:
+        verify_same_stores(before, after)
+        return
+    with pytest.raises(InvalidIR, match="stores set out at 6 points before scheduling and at 1 after"):
+        verify_same_stores(before, after)
 
 
 def _gathered(w: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ again in the same nest. So softmax is one nest, and so is a norm with its row st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -328,13 +328,14 @@ def axes_of(eqn: Equation, varies: Mapping[str, frozenset[str]]) -> frozenset[st
     return frozenset(found)
 
 
-def axes_of_values(nest: Nest) -> dict[str, frozenset[str]]:
-    """The axes each value varies over."""
+def axes_of_values(nest: Nest, uniform: Collection[str] = ()) -> dict[str, frozenset[str]]:
+    """The axes each value varies over; all elements of the buffers ``uniform`` are equal."""
     axes: dict[str, frozenset[str]] = {}
     for eqn in nest.body:
         if isinstance(eqn, Store | Check):
             continue
-        found = axes_of(eqn, axes)
+        equal = isinstance(eqn, Load) and eqn.buffer in uniform and eqn.mask is None
+        found = frozenset() if equal else axes_of(eqn, axes)
         for name in defined(eqn):
             axes[name] = found - set(eqn.axes) if isinstance(eqn, Reduce) else found
     return axes

@@ -7,11 +7,12 @@ that is cut short leaves elements as they were. Neither breaks any other rule of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lamina.errors import InvalidIR
-from lamina.ir.access import reads
+from lamina.ir.access import reads, writes
 from lamina.ir.index import Atom, Div, Expr, Loaded, Mod, Size, as_expr, prod
 from lamina.ir.loops import LoopProgram, Nest, Origin, Step, Store, axes_of, axes_of_values
 
@@ -40,7 +41,7 @@ def verify_same_stores(before: LoopProgram, after: LoopProgram, in_place: Collec
     Stores that add are known by their origin, since their buffers may be renamed; those that set by their buffer, of
     those that last. ``in_place`` are buffers of which a part is written where all of it was.
     """
-    was, now = _points(before.steps), _points(after.steps)
+    was, now = (_points(one.steps, {b.name for b in one.buffers if b.kind != "input"}) for one in (before, after))
     used = {b.name for b in after.buffers if b.kind != "temp"}.union(*map(reads, after.steps)) if was.added else set()
     for origin in was.added.keys() | now.added.keys():
         if origin not in now.added and used.isdisjoint(was.targets[origin]):
@@ -69,16 +70,16 @@ def verify_kernel(nests: Sequence[Nest], flat: Sequence[Nest], buffers: Sequence
             _same(nests[0].name, f"stores {how} {name}", before.get(name), found.get(name), *masked)
 
 
-def _points(steps: Iterable[Step]) -> _Points:
+def _points(steps: Sequence[Step], made: Collection[str] = ()) -> _Points:
     result = _Points()
+    uniform = _uniform(steps, made) if any(e.mode == "set" and _gathers(e) for e in _stores(steps)) else ()
     for step in steps:
         if not isinstance(step, Nest):
             continue
-        stores = [e for e in step.body if isinstance(e, Store)]
-        varies = axes_of_values(step) if any(e.mode != "set" or _gathers(e) for e in stores) else {}
+        stores = _stores([step])
+        varies = axes_of_values(step, uniform) if any(e.mode != "set" or _gathers(e) for e in stores) else {}
         for eqn in stores:
-            # What a store that sets stores varies over no more axes than its place.
-            along = axes_of(eqn, varies) if varies else {name for e in eqn.index for name in e.axes()}
+            along = _along_place(eqn, varies) if eqn.mode == "set" else axes_of(eqn, varies)
             points = prod(a.extent for a in step.axes if a.name in along)
             if eqn.mask is not None:
                 result.masked |= {eqn.buffer, eqn.origin}
@@ -91,9 +92,37 @@ def _points(steps: Iterable[Step]) -> _Points:
     return result
 
 
+def _stores(steps: Iterable[Step]) -> list[Store]:
+    return [e for step in steps if isinstance(step, Nest) for e in step.body if isinstance(e, Store)]
+
+
+def _uniform(steps: Sequence[Step], made: Collection[str]) -> set[str]:
+    """The ``made`` buffers whose elements are all set to one value: loads of them may have become that value."""
+    written = Counter(e.buffer for e in _stores(steps))
+    written.update(name for step in steps if not isinstance(step, Nest) for name in writes(step))
+    found: set[str] = set()
+    for step in steps:
+        varies = axes_of_values(step, found) if isinstance(step, Nest) else {}
+        for eqn in _stores([step]):
+            once = eqn.buffer in made and written[eqn.buffer] == 1 and eqn.mode == "set" and eqn.mask is None
+            if once and not varies[eqn.value] and not _gathers(eqn):
+                found.add(eqn.buffer)
+    return found
+
+
+def _along_place(store: Store, varies: Mapping[str, frozenset[str]]) -> set[str]:
+    """The axes that the place of a store varies over: along others it sets that place again."""
+    found = {name for e in store.index for name in e.axes()}
+    return found.union(*(varies[name] for name in _computed(store)))
+
+
+def _computed(store: Store) -> list[str]:
+    return [a.name for e in store.index if e.terms for a in e.atoms() if isinstance(a, Loaded)]
+
+
 def _gathers(store: Store) -> bool:
     """Whether the place of a store is computed, so that it runs along the axes of values."""
-    return any(isinstance(a, Loaded) for e in store.index if e.terms for a in e.atoms())
+    return bool(_computed(store))
 
 
 def _named(points: Expr, names: Mapping[str, Expr]) -> Expr:
