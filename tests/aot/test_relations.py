@@ -142,3 +142,23 @@ def test_elements_in_one_place_of_memory_have_gradients_of_their_own(
     for size in (2, 3, 4):
         assert _gradients(compiled, size) == _gradients(function, size)
     assert bool(compiled.record.decisions("eager")) == (function is not _plain)
+
+
+def _part_of(windows: Tensor, step: int) -> Tensor:
+    return windows[0:2:step]
+
+
+def _gradients_of_windows(function: Callable[[Tensor, int], Tensor], step: int, leaf: bool) -> list[Any]:
+    memory = torch.arange(5.0)
+    windows = memory.unfold(0, 2, 1).requires_grad_() if leaf else memory.requires_grad_().unfold(0, 2, 1)
+    part = function(windows, step)
+    loss = (part * torch.arange(part.numel()).reshape(part.shape)).sum()
+    return [part.tolist(), *(g.tolist() for g in torch.autograd.grad(loss, [windows, part]))]
+
+
+@pytest.mark.parametrize("dynamic", [False, True, None])
+@pytest.mark.parametrize("leaf", [False, True])
+def test_a_part_of_windows_that_are_an_input_leads_to_its_elements(dynamic: bool | None, leaf: bool) -> None:
+    compiled = lamina.compile(_part_of, backend="interp", dynamic=dynamic)
+    for step in (1, 2, 1):
+        assert _gradients_of_windows(compiled, step, leaf) == _gradients_of_windows(_part_of, step, leaf)

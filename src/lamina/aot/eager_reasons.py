@@ -59,7 +59,7 @@ UNTRACKED_WRITE = _EAGER.add(
 )
 UNKNOWN_VIEW = _EAGER.add(
     8,
-    "{place} gives a view of an input that it writes to, with run-time integers",
+    "{place} gives a view of an input that it writes to or whose elements overlap, with run-time integers",
     "A result is a view of an input by an operation that cannot be repeated on the caller's tensor.",
     "return a clone of the view",
 )

@@ -1,9 +1,9 @@
-"""Results that are views of inputs which the graph writes to, where integers vary between calls.
+"""Results that are views of inputs which the graph writes to or whose elements overlap, where integers vary.
 
 The new value of such an input is traced as a memory of its own, which begins at 0 and has no gaps, and AOTAutograd
 takes the place of a view with symbolic arguments from there. In eager it depends on where the input lies, for which
-there are no guards. Here such views are made again of the inputs themselves, by the captured calls, after the compiled
-graph.
+there are no guards. Nor does it tell of which of an input's elements a view has the gradient, if these share memory.
+Here such views are made again of the inputs themselves, by the captured calls, after the compiled graph.
 
 So are parts of inputs that a call returns several of, as ``chunk`` does: eager lets nobody write to such a part, nor
 use it once the input was written to. AOTAutograd makes one with symbolic sizes anew by ``as_strided``, which knows none
@@ -22,6 +22,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot import eager_reasons
 from lamina.aot.overlap import inputs_written, tensors_written
+from lamina.aot.overlapping_views import may_overlap
 from lamina.aot.torch_private import SET_GRAD, never_captured, switches_state
 from lamina.aot.untracked_writes import untracked_write
 from lamina.base.aliasing import writes_first
@@ -132,12 +133,18 @@ def _varies(gm: GraphModule) -> bool:
 
 
 def _viewing(gm: GraphModule, returned: Sequence[Node]) -> list[Node]:
-    """The results that are views of written inputs, if an integer of the graph varies."""
+    """The results that are views of inputs which are written to or whose elements overlap, if an integer varies."""
     if not _varies(gm):
         return []
     inputs = gm.graph.find_nodes(op="placeholder")
-    written = {_memory(inputs[i]): inputs[i] for i in inputs_written(gm)}
-    return [one for one in returned if _memory(one) in written and example(one) is not example(written[_memory(one)])]
+    viewed = {_memory(node): node for node in inputs if _overlaps(example(node))}
+    viewed |= {_memory(inputs[i]): inputs[i] for i in inputs_written(gm)}
+    return [one for one in returned if _memory(one) in viewed and example(one) is not example(viewed[_memory(one)])]
+
+
+def _overlaps(value: Any) -> bool:
+    """Whether elements with a gradient share memory: that of ``as_strided`` is spread evenly over these."""
+    return is_fake(value) and value.requires_grad and may_overlap(value)
 
 
 def _unknown(gm: GraphModule, viewing: Sequence[Node]) -> Node | None:
