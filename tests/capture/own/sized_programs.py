@@ -98,6 +98,9 @@ y = x.transpose(0, -1).contiguous(); y.sub_(1)
 y = x.flatten(); y.add_(n)
 x, y = x + 1, x
 y = x * n
+with torch.no_grad(): y = x * 2
+with torch.set_grad_enabled(not torch.is_grad_enabled()): x = x * 2 + n
+with torch.enable_grad(): x = x + y
 x[0] = n
 x[..., 0] = x.shape[0]
 given.mul_(2)

@@ -70,6 +70,42 @@ def test_mixed_batches_and_sequences_take_three_compilations() -> None:
     assert len(counted.graphs) <= 3
 
 
+def ends_without(x):
+    y = x * 2
+    torch.set_grad_enabled(False)
+    return y, y + 1
+
+
+def begins_without(x):
+    with torch.no_grad():
+        y = x * 2
+    return y, x + y
+
+
+def has_a_part_without(x):
+    y = x * 2
+    with torch.no_grad():
+        z = y + x
+    return y, z, z * x
+
+
+@pytest.mark.parametrize("program", [ends_without, begins_without, has_a_part_without])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("grad", [False, True])
+def test_switches_of_the_grad_mode_within_graphs_for_several_sizes(program, dynamic, grad) -> None:
+    compiled = lamina_compile(program, dynamic=dynamic, options={"capture": "own"})
+    for size in (3, 4, 5, 5):
+        x, told = torch.randn(size, requires_grad=True), []
+        for call in (program, compiled):
+            with torch.set_grad_enabled(grad):
+                results = call(x)
+                told.append((torch.is_grad_enabled(), [(y.requires_grad, y.tolist()) for y in results]))
+            if grad:
+                total = sum(y.sum() for y in results if y.requires_grad)
+                told.append(torch.autograd.grad(total, x)[0].tolist())
+        assert told[: len(told) // 2] == told[len(told) // 2 :]
+
+
 @pytest.mark.parametrize("grad", [False, True])
 def test_compiled_graphs_with_sizes_as_inputs_compute_what_eager_does(grad: bool) -> None:
     torch.manual_seed(0)

@@ -405,9 +405,7 @@ class Recorder(TorchFunctionMode):
         if families is not None:
             compiled = families.compiled(segment, outputs, self.regions.backend)
         if compiled is None:
-            SET_GRAD(segment.state[0])
             gm, fakes, mode = segment.module()
-            SET_GRAD(segment.state[0])  # the graph may switch it
             with compiling(mode):
                 compiled = self.regions.backend(gm, fakes)
             captured(compiled, gm, fakes)

@@ -121,12 +121,12 @@ class Segment:
             mode = mode_with_numbers()
             with mode, torch.no_grad():
                 fakes = [looking_like(fake).requires_grad_(fake.requires_grad) for fake in self.fakes]
-            with mode, unhooked(), asking_numbers(mode):
+            with torch.set_grad_enabled(self.state[0]), mode, unhooked(), asking_numbers(mode):
                 Examples(gm).run(*fakes)
             return gm, fakes, mode
         if self.stand_ins.copied or anew:
             forgiven = contextlib.nullcontext() if anew else contextlib.suppress(Exception)
-            with self.mode, unhooked(), forgiven:  # it was computed call by call
+            with torch.set_grad_enabled(self.state[0]), self.mode, unhooked(), forgiven:  # it was computed call by call
                 Examples(gm).run(*self.fakes)
         return gm, self.fakes, self.mode
 

@@ -38,6 +38,7 @@ class Form:
         sizes_open: bool = True,
     ) -> None:
         self.open = assuming_no_size if sizes_open else contextlib.nullcontext
+        self.grad: bool = segment.state[0]
         self.symbols = Symbols()
         self.constants = {at: samples[0][at] for at in range(len(samples[0])) if at not in set(varying)}
         self.places: list[list[int]] = []
@@ -111,12 +112,12 @@ class Form:
             segment, graph, [self.constants[at] if at in self.constants else inputs[self._of[at]] for at in rest]
         )
         self.gm = GraphModule(torch.nn.Module(), graph)
-        with self.open(), mode, unhooked(), asking_numbers(mode):
+        with torch.set_grad_enabled(self.grad), self.open(), mode, unhooked(), asking_numbers(mode):
             Examples(self.gm).run(*self.given, *self.fakes)
 
     def compile(self, backend: Backend) -> None:
         """Have the graph compiled; backwards that are compiled later may rest on nothing more than it does."""
-        with self.open(), compiling(self.symbols.mode):
+        with torch.set_grad_enabled(self.grad), self.open(), compiling(self.symbols.mode):
             self.run = backend(self.gm, [*self.given, *self.fakes])
         self.symbols.settle()
 
