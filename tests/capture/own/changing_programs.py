@@ -263,8 +263,6 @@ TENSOR.add_(1)
 TENSOR[1] = NUMBER
 TENSOR[1:] = x[1:].detach()
 VIEW.mul_(2)
-VIEW.mul_(TENSOR[:2])
-TENSOR[1:].add_(TENSOR[:-1])
 BUFFER[a] = 3
 BUFFER[1:].add_(TENSOR)
 given.mul_(2)
@@ -282,6 +280,14 @@ y = y + torch.rand(4) * 0
 print(NUMBER, file=out)
 print(x.sum().item(), thing.n, file=out)
 """.strip().splitlines()
+
+OVERLAPPING = """
+VIEW.mul_(TENSOR[:2])
+TENSOR[1:].add_(TENSOR[:-1])
+BUFFER[0].add_(TENSOR)
+given.mul_(TENSOR)
+""".strip().splitlines()
+"""Writes to what may be memory that they read, which eager refuses then; drawn apart, so that all else stays."""
 
 RESULTS = (
     "x",
@@ -450,6 +456,9 @@ def _program(r: random.Random) -> str:
         lines.append(line)
     if r.random() < 0.2:
         lines += READS[_at("try: x = x * D") :][:2] if r.random() < 0.5 else READS[_at("try: x = x * t") :][:2]
+    others = random.Random("; ".join(lines))
+    if others.random() < 0.1:
+        lines.insert(others.randint(4, len(lines) if "try:" not in lines[-2] else 4), others.choice(OVERLAPPING))
     body = [line.removeprefix("global COUNT; ") for line in lines]
     if any("COUNT = " in line for line in body):
         body.insert(0, "global COUNT")
