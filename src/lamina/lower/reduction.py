@@ -236,7 +236,7 @@ def _moments(
     degrees = (size - correction).op("maximum", 0.0)
     average, squares = b.reduce_many("welford", v, dims) if dims else (v + 0.0, v - v)
     if root and dims and x.dtype in ("float32", "bfloat16") and not low.on_gpu(x):
-        found = _root(b, v - average, degrees, dims)
+        found = _root(b, v, average, squares, degrees, dims)
     else:
         found = squares / degrees
         found = found.op("sqrt") if root else found
@@ -246,18 +246,18 @@ def _moments(
     low.finish(b)
 
 
-def _root(b: NestBuilder, apart: Value, degrees: Value, dims: list[int]) -> Value:
-    """The root of the sum of squares of ``apart``, the distances from the corrected mean, divided by ``degrees``.
+def _root(b: NestBuilder, v: Value, average: Value, squares: Value, degrees: Value, dims: list[int]) -> Value:
+    """The root of the sum of squares of the distances of ``v`` from its ``average``, divided by ``degrees``.
 
-    A CPU's own kernels add up in double precision. Where single precision has no such number, squares of scaled values
-    lie in its range: from ``1 / far`` to ``far * far`` the sum itself has lost nothing.
+    A CPU's own kernels add up in double precision. Where single precision has no such number, which ``squares``, the
+    sum of a first pass, tells, distances are scaled: from ``1 / far`` to ``far * far`` that has lost nothing.
     """
     far = 2.0**63
-    plain, large, small = (over(b, "sum", v * v, dims) for v in (apart, apart * far, apart * (1 / far)))
-    tiny = (large / degrees).op("sqrt") * (1 / far)
-    huge = (small / degrees).op("sqrt") * far
-    fits = plain.op("lt", far * far)
-    return b.where(plain.op("lt", 1 / far), tiny, b.where(fits, (plain / degrees).op("sqrt"), huge))
+    tiny, fits = squares.op("lt", 1 / far), squares.op("lt", far * far)
+    up, one, down = (b.constant(n, "float32") for n in (far, 1.0, 1 / far))
+    scale, back = (b.where(tiny, a, b.where(fits, one, c)) for a, c in ((up, down), (down, up)))
+    apart = (v - average) * scale
+    return (over(b, "sum", apart * apart, dims) / degrees).op("sqrt") * back
 
 
 def _correction(correction: Any) -> float:
