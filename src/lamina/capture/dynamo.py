@@ -22,6 +22,7 @@ from lamina.capture.external_state.torch_private import guard_unguarded, is_guar
 from lamina.capture.log import CaptureLog
 from lamina.capture.modes.torch_private import refused_trace, traced_function
 from lamina.capture.module import is_transparent, original_of, transparent
+from lamina.capture.printed_name import name_compiled
 from lamina.capture.torch_private import (
     guard_empty_hooks,
     leave_to_python,
@@ -203,9 +204,10 @@ def compile_callable(
     """``target`` with its tensor regions compiled by ``backend_callable``.
 
     A module gives a transparent module (see ``transparent``); a function, method or module class gives what
-    torch.compile gives. Each captured region is noted in ``record``. A function that cannot be captured for an internal
-    error is run by Python, with a warning and a decision in the record; with ``strict`` the error is raised. ``entry``
-    "torch" leaves the way from Python into compiled code to torch's wrapper. What comes back has the ``attributes``.
+    torch.compile gives, a function with a name that says that it is compiled. Each captured region is noted in
+    ``record``. A function that cannot be captured for an internal error is run by Python, with a warning and a decision
+    in the record; with ``strict`` the error is raised. ``entry`` "torch" leaves the way from Python into compiled code
+    to torch's wrapper. What comes back has the ``attributes``.
     """
     watch_compile_start()
     backend = _Backend(backend_callable, (fullgraph, dynamic), record, strict)
@@ -219,7 +221,7 @@ def compile_callable(
         if isinstance(module, torch.jit.ScriptModule):
             return _with(compiled(module), attributes)
         return transparent(module, compiled, attributes)
-    return _with(compiled(target), attributes)
+    return _with(name_compiled(compiled(target), target), attributes)
 
 
 def _with(compiled: Any, attributes: Mapping[str, object]) -> Any:

@@ -21,6 +21,7 @@ from lamina.capture.own.reuse.conditions import Names
 from lamina.capture.own.reuse.driver import Driver, Miss, cannot_tell
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.torch_private import in_ordinary_state, seen_by_dynamo
+from lamina.capture.printed_name import name_compiled
 from lamina.capture.reasons import BY_DYNAMO, OTHER_STATE
 from lamina.record import Record
 
@@ -77,11 +78,11 @@ def interpreted_callable(
         module = original_of(target) if is_transparent(target) else target
         return transparent(module, lambda original: _call_of(entry_of(original)), attributes)
     compiled = _call_of(entry_of(target))
-    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+    for name in ("__name__", "__doc__", "__module__"):
         if hasattr(target, name):
             setattr(compiled, name, getattr(target, name))
     compiled.__dict__.update(attributes, __wrapped__=target)
-    return compiled
+    return name_compiled(compiled, target)
 
 
 def interprets(target: Any, record: Record) -> bool:
