@@ -288,3 +288,22 @@ def test_varying_numbers_within_constants() -> None:
     compiled = lamina.compile(lambda x, s: (s * 2, x), options={"capture": "own"})
     for number in (1.5, 2.5, 3.5, 4.5, 5.5):
         assert compiled(torch.tensor(1.0), number)[0] == number * 2
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_parts_that_get_a_history_of_what_had_none(asks: bool) -> None:
+    def program(held, x, y):
+        scale = y.sum().item() if asks else 3.0
+        held[1:].add_(x)
+        return x * scale
+
+    compiled = lamina.compile(program, options={"capture": "own"})
+    told = []
+    for call in (program, compiled):
+        for _ in range(3):
+            call(torch.zeros(2, 4), torch.ones(4), torch.ones(3))
+            held, x = torch.zeros(2, 4), torch.ones(4, requires_grad=True)
+            found = call(held, x, torch.ones(3))
+            gradient = torch.autograd.grad(held.sum() + found.sum(), x)[0]
+            told.append((held.requires_grad, held.tolist(), found.tolist(), gradient.tolist()))
+    assert told == told[:1] * 6

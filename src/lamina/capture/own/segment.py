@@ -120,7 +120,8 @@ class Segment:
         if self.learnt:
             mode = mode_with_numbers()
             with mode, torch.no_grad():
-                fakes = [looking_like(fake).requires_grad_(fake.requires_grad) for fake in self.fakes]
+                given = zip(self.fakes, self.inputs, strict=True)  # which may have got a history
+                fakes = [looking_like(fake).requires_grad_(tensor.requires_grad) for fake, tensor in given]
             with torch.set_grad_enabled(self.state[0]), mode, unhooked(), asking_numbers(mode):
                 Examples(gm).run(*fakes)
             return gm, fakes, mode
