@@ -158,3 +158,28 @@ def test_sums_of_negative_zeros_are_positive_ones(rows: int, n: int, mode: str) 
     y = compiled(x)
     (gradient,) = torch.autograd.grad(y, x, torch.full_like(y, -0.0))
     assert not gradient.signbit().any()
+
+
+_KEPT_OR_DOUBLED = ((2, 9), (3, 9), (3, 5), (3, 6), (5, 8), (7, 3))
+"""Rows, of which some are kept or doubled, and four times a factor that is neither 1 nor 2 for most."""
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", ["1d", "2d", "3d", "2d channels last", "3d channels last"])
+def test_sizes_that_a_factor_keeps_or_doubles_have_eagers_elements(name: str, dynamic: bool | None) -> None:
+    rank, last = int(name[0]), name.endswith("last")
+
+    def resampled(x: torch.Tensor, quarters: int) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=quarters / 4, mode="nearest")
+
+    compiled = lamina.compile(resampled, backend="interp", dynamic=dynamic, options={"strict": True})
+    for rows, quarters in _KEPT_OR_DOUBLED:
+        image = torch.arange(6.0 * rows * 3 ** (rank - 1)).reshape(2, 3, rows, *[3] * (rank - 1))
+        image = image.to(memory_format=(torch.channels_last, torch.channels_last_3d)[rank - 2]) if last else image
+        found = []
+        for function in (resampled, compiled):
+            x = image.clone(memory_format=torch.preserve_format).requires_grad_()
+            result = function(x, quarters)
+            result.backward(torch.arange(float(result.numel())).reshape(result.shape))
+            found.append((result.tolist(), result.stride(), x.grad.tolist()))  # type: ignore[union-attr]
+        assert found[0] == found[1], (rows, quarters)

@@ -24,6 +24,8 @@ aten = torch.ops.aten
 _SMOOTH = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
 _NEAREST = tuple(f"{name}{rank}d" for name in ("upsample_nearest", "_upsample_nearest_exact") for rank in (1, 2, 3))
 
+_ROUNDED_DOWN = _NEAREST[:3]
+
 _lock = threading.Lock()
 _depth = 0
 _replaced = contextlib.ExitStack()
@@ -56,7 +58,7 @@ def _with_sizes(operation: Any, name: str) -> Callable[..., Any]:
 
     What has symbols among its sizes is still taken apart: C++ has no shapes of gradients for them. Linear
     interpolation is then a sum of weighted elements: torch's own has differences of neighbours, which are not numbers
-    between infinities.
+    between infinities. Symbols become numbers where what is taken apart would have other elements than eager.
     """
     linear = "linear" in name
 
@@ -64,7 +66,10 @@ def _with_sizes(operation: Any, name: str) -> Callable[..., Any]:
         def whole(x: torch.Tensor, size: Any, *rest: Any) -> Any:
             factors: Sequence[float] | None = rest[-1]
             sizes = resampled_size(x.size(), size, factors)
-            if any(isinstance(n, torch.SymInt) for n in (*x.shape, *sizes)):
+            varies = any(isinstance(n, torch.SymInt) for n in (*x.shape, *sizes))
+            if varies and name in _ROUNDED_DOWN and factors and _is_whole(x, sizes, factors):
+                x, sizes, varies = x.reshape([int(n) for n in x.shape]), [int(n) for n in sizes], False
+            if varies:
                 if linear and x.is_floating_point():
                     return _interpolated(x, sizes, *rest)
                 return apart(x, size, *rest)
@@ -80,6 +85,12 @@ def _with_sizes(operation: Any, name: str) -> Callable[..., Any]:
         return with_corners if name in _SMOOTH else without
 
     return changed
+
+
+def _is_whole(x: torch.Tensor, sizes: Sequence[Any], factors: Sequence[float]) -> bool:
+    """Whether sizes are kept or doubled by another factor: some of eager's kernels take other elements then."""
+    pairs = zip(x.shape[2:], sizes, factors, strict=True)
+    return any(0 < f < 3 and f != 1 and f != 2 and (n == m or n == 2 * m) for m, n, f in pairs)
 
 
 def _interpolated(x: torch.Tensor, sizes: Sequence[Any], corners: bool, factors: Sequence[float] | None) -> Any:

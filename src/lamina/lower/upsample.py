@@ -5,12 +5,10 @@ Source places are computed in floating point exactly as eager does, because roun
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -22,65 +20,11 @@ from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.positions import shape_of
+from lamina.lower.resizes import Resize, resizes, rounded
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
 
-__all__ = ["Resize", "is_innermost", "resizes"]
-
-
-@dataclass(frozen=True, slots=True)
-class Resize:
-    """One dimension's number of elements before and after, and the factor between them where it was given."""
-
-    source: int
-    result: int
-    scale: float | None
-
-    def ratio(self, dtype: str) -> float:
-        """Source elements for each result element, in eager's precision."""
-        if self.scale is not None and self.scale > 0:
-            return _rounded(1.0 / self.scale, dtype)
-        return _rounded(_rounded(self.source, dtype) / _rounded(self.result, dtype), dtype)
-
-    def nearest(self, exact: bool) -> list[int]:
-        """The source place of each result place, by eager's float32 arithmetic."""
-        ratio, half = self.ratio("float32"), 0.5 if exact else 0.0
-        places = (math.floor(_rounded((at + half) * ratio, "float32")) for at in range(self.result))
-        return [min(place, self.source - 1) for place in places]
-
-    def repeats(self, exact: bool) -> int | None:
-        """How often each source element comes, one after the other, if all come equally often."""
-        count = self.result // self.source
-        even = self.result % self.source == 0 and self.nearest(exact) == [k // count for k in range(self.result)]
-        return count if even else None
-
-    def fraction(self, exact: bool) -> tuple[int, int, int] | None:
-        """``p``, ``r`` and ``q`` where the source place of each result place ``k`` is ``(k * p + r) // q``."""
-        far = 2 if exact else 1
-        p, r, q = far * self.source, self.source if exact else 0, far * self.result
-        common = math.gcd(p, r, q)
-        p, r, q = p // common, r // common, q // common
-        return (p, r, q) if self.nearest(exact) == [(k * p + r) // q for k in range(self.result)] else None
-
-    def taken(self, exact: bool) -> int | None:
-        """How often a source element is taken at most; ``None`` where places are no quotients."""
-        if self.fraction(exact) is None:
-            return None
-        places = self.nearest(exact)
-        return max(places.count(place) for place in set(places))
-
-    def enlarges(self, dtype: str) -> int | None:
-        """2 or 4 where each element has so many results, weighted by the same numbers, exact in eager's precision."""
-        count = self.result // self.source
-        last = (self.result - 0.5) / max(count, 1) - 0.5
-        even = count in (2, 4) and self.result == count * self.source and self.ratio(dtype) == 1 / count
-        return count if even and self.source > 1 and _rounded(last, dtype) == last else None
-
-    def step(self, exact: bool) -> int | None:
-        """How far apart the source elements are that are taken, if they are evenly so."""
-        far = self.source // self.result
-        even = self.source % self.result == 0 and self.nearest(exact) == [k * far for k in range(self.result)]
-        return far if even else None
+__all__ = ["is_innermost"]
 
 
 _PERIOD = 512
@@ -90,17 +34,6 @@ _TAKEN = 9
 
 Share = tuple[Expr, Value | None]
 """A source place and the weight it has (``None``: all of it)."""
-
-
-def _known(size: Expr) -> int:
-    if not size.is_int:
-        raise Decline("resampling of a size known only at run time")
-    return int(size)
-
-
-def _rounded(value: float, dtype: str) -> float:
-    """``value`` as a number of ``dtype``, float32 or float64."""
-    return ctypes.c_float(value).value if dtype == "float32" else value
 
 
 def _nearest(b: NestBuilder, at: Expr, resize: Resize, exact: bool) -> Expr:
@@ -130,7 +63,7 @@ def _linear(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str,
         return [(at, None), (at, b.constant(0.0, dtype))]
     v = b.index(at).to(dtype)
     if corners:
-        real = v * (_rounded((source - 1) / (result - 1), dtype) if result > 1 else 0.0)
+        real = v * (rounded((source - 1) / (result - 1), dtype) if result > 1 else 0.0)
     else:
         real = ((v + 0.5) * resize.ratio(dtype) - 0.5).op("maximum", 0.0)
     left = real.to("int64").op("minimum", source - 1)
@@ -148,7 +81,7 @@ def _cubic(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str) 
     source, result, a = resize.source, resize.result, -0.75
     v = b.index(at).to(dtype)
     if corners:
-        real = v * (_rounded((source - 1) / (result - 1), dtype) if result > 1 else 0.0)
+        real = v * (rounded((source - 1) / (result - 1), dtype) if result > 1 else 0.0)
     else:
         real = (v + 0.5) * resize.ratio(dtype) - 0.5
     whole = real.op("floor")
@@ -163,12 +96,6 @@ def _cubic(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str) 
     weights = (far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t))
     places = ((left + k).op("maximum", 0).op("minimum", source - 1) for k in (-1, 0, 1, 2))
     return [(b.loaded(p, as_expr(source)), w) for p, w in zip(places, weights, strict=True)]
-
-
-def resizes(source: Sequence[Expr], result: Sequence[Expr], scales: Sequence[float | None]) -> list[Resize]:
-    """How each dimension is resized; ``scales`` has the factors of the first ones, where they were given."""
-    given = [*scales, *([None] * (len(source) - len(scales)))]
-    return [Resize(_known(n), _known(m), s) for n, m, s in zip(source, result, given, strict=True)]
 
 
 def _shares(
@@ -187,6 +114,12 @@ def is_innermost(node: Node) -> bool:
     """Whether results that are next to each other in memory differ in the last dimension's place."""
     value: torch.Tensor = node.meta["val"]
     return value.stride(-1) == 1 or value.shape[1] == 1
+
+
+def _agreed(sizes: Sequence[Resize], exact: bool) -> None:
+    """Decline what eager's kernels, of which layout, rank and direction choose one, compute differently."""
+    if any(size.disagrees(exact) for size in sizes):
+        raise Decline("the factor gives other places than the sizes, and eager's kernels differ in which they take")
 
 
 def _is_even(resize: Resize, corners: bool | None, exact: bool) -> bool:
@@ -212,6 +145,8 @@ def _resampled(
     low.plain(x.dtype)
     kin = opmath(x.dtype) if corners is not None else x.dtype
     sizes = resizes(x.shape[-rank:], out.shape[-rank:], scales)
+    if corners is None:
+        _agreed(sizes, exact)
     if not low.on_gpu(x) and is_innermost(node) and not _is_even(sizes[-1], corners, exact):
         if corners is False and DTYPES[x.dtype].is_float and sizes[-1].enlarges(kin):
             return _enlarged(low, node, x, out, sizes)
@@ -305,6 +240,7 @@ def _nearest_backward(
     low.plain(grad.dtype)
     shape = shape_of(node)
     sizes = resizes(shape[-rank:], grad.shape[-rank:], scales)
+    _agreed(sizes, exact)
     if _repeats(sizes, exact):
         return _summed_blocks(low, node, low.result(node), grad, [n.result // n.source for n in sizes])
     taken = [n.taken(exact) for n in sizes]

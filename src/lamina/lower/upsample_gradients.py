@@ -16,8 +16,9 @@ from lamina.ir.index import Expr
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.positions import shape_of
+from lamina.lower.resizes import Resize, resizes
 from lamina.lower.rules import Decline, rule
-from lamina.lower.upsample import Resize, is_innermost, resizes
+from lamina.lower.upsample import is_innermost
 from lamina.lower.values import TensorValue
 
 __all__: list[str] = []
