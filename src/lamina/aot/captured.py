@@ -11,6 +11,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot import eager_reasons
+from lamina.aot.contiguous_operands import with_contiguous_operands
 from lamina.aot.dependent_results import leading_on
 from lamina.aot.draws import draws_numbers
 from lamina.aot.errors import raising_as_captured, raising_assertions
@@ -118,6 +119,7 @@ class Captured:
 
 def read_captured(gm: GraphModule, example_inputs: Sequence[Any], options: Options, notes: Notes) -> Captured:
     """The graph as it is traced; where eager is to run it, that is noted."""
+    gm = with_contiguous_operands(gm)
     plain = without_identities(gm)
     once = distinct(plain)
     graph = plain if once is None else once.gm

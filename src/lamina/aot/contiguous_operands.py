@@ -1,0 +1,98 @@
+"""Captured calls whose results are contiguous in eager, whatever their operands are: made of contiguous operands.
+
+Tracing gives these results the layout of the operands. With a contiguous operand both agree, and eager's kernels copy
+an operand that is not contiguous, or walk through it as if it were: the numbers are the same. What depends on such a
+result is traced again, because its layout, and whether it is a view, may be others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+
+from lamina.aot.overlap import tensors_written
+from lamina.aot.torch_private import is_torch_function, switches_state
+from lamina.base.captured import argument, example, tensors
+from lamina.base.fx.copying import Made, copy_nodes
+from lamina.base.fx.torch_private import graph_module
+from lamina.base.source import operation_name
+from lamina.base.symbolic.torch_private import contiguous, is_fake
+
+__all__ = ["with_contiguous_operands"]
+
+_PLACE = {"ldexp": 1, "log_sigmoid": 0, "pow": 1}
+"""The operand that decides the layout, by the name of the call; of a power where the base is a number."""
+
+
+def with_contiguous_operands(gm: GraphModule) -> GraphModule:
+    """``gm``, or a copy in which such calls have contiguous operands; ``gm`` where their results are written to."""
+    chosen = {node: operand for node in gm.graph.nodes if (operand := _deciding(node)) is not None}
+    if not chosen or any(switches_state(node.target) for node in gm.graph.nodes):
+        return gm
+    dependent = _dependent(gm, chosen)
+    if any(tensors_written(node) for node in dependent):
+        return gm
+    graph = Graph()
+    writes: dict[Node, Callable[[Graph, Made], Any]] = {}
+    for node in dependent:
+        writes[node] = partial(_again, node, chosen.get(node))
+    try:
+        copy_nodes(graph, gm.graph.nodes, writes=writes)
+    except Exception:  # a view that is none of the true layout, a size that only data tells: left as it was
+        return gm
+    return graph_module(gm, graph, with_meta=False)
+
+
+def _deciding(node: Node) -> Node | None:
+    """The operand of a call that must be contiguous for tracing to be right, None if there is none, or it is so."""
+    if node.op not in ("call_function", "call_method") or node.kwargs.get("inplace") or "out" in node.kwargs:
+        return None
+    name = operation_name(node.target)
+    place = _PLACE.get(name)
+    if place is None or len(node.args) <= place or (name == "pow" and isinstance(node.args[0], Node)):
+        return None
+    operand = node.args[place]
+    if not isinstance(operand, Node) or not is_fake(example(operand)) or contiguous(example(operand)):
+        return None
+    return operand if example(operand).layout is torch.strided else None
+
+
+def _dependent(gm: GraphModule, chosen: dict[Node, Node]) -> list[Node]:
+    """The calls of ``chosen``, and all that depends on their results."""
+    found: dict[Node, None] = {}
+    for node in gm.graph.nodes:
+        if node in chosen or (node.op != "output" and any(one in found for one in node.all_input_nodes)):
+            found[node] = None
+    return list(found)
+
+
+def _again(node: Node, operand: Node | None, graph: Graph, made: Made) -> Node:
+    """The call with a contiguous ``operand``, if it is one of those, and with the value that tracing has for it now."""
+    if not tensors(node) or (node.op == "call_function" and not is_torch_function(node.target)):
+        raise ValueError("what is traced again gives tensors")
+    given = dict(made)
+    if operand is not None:
+        copy = graph.call_method("contiguous", (made[operand],))
+        copy.meta = {**node.meta, "example_value": _value(copy, example(operand).requires_grad)}
+        given[operand] = copy
+    args, kwargs = map_arg((node.args, node.kwargs), given.__getitem__)
+    new = graph.create_node(node.op, node.target, args, kwargs)
+    new.meta = dict(node.meta)
+    new.meta["example_value"] = _value(new, any(one.requires_grad for one in tensors(node)))
+    return new
+
+
+def _value(node: Node, differentiable: bool) -> Any:
+    """The fake tensors that a call of fake tensors gives."""
+    args, kwargs = map_arg((node.args, node.kwargs), argument)
+    with torch.set_grad_enabled(differentiable):
+        return (
+            getattr(args[0], node.target)(*args[1:], **kwargs)
+            if isinstance(node.target, str)
+            else node.target(*args, **kwargs)
+        )

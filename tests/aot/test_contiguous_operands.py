@@ -1,0 +1,61 @@
+"""Calls whose results are contiguous in eager, whatever their operands are, are compiled with what depends on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import lamina
+
+Function = Callable[[Tensor], tuple[Tensor, ...]]
+
+
+def log_sigmoid(x: Tensor) -> tuple[Tensor, ...]:
+    y = F.logsigmoid(x.transpose(1, 2))
+    return y * 2, y.reshape(-1)
+
+
+def joined(x: Tensor) -> tuple[Tensor, ...]:
+    y = F.logsigmoid(x.permute(2, 1, 0)[::2])
+    return ((F.gelu(y).transpose(0, 1).contiguous() + 1).flatten(1),)
+
+
+def power(x: Tensor) -> tuple[Tensor, ...]:
+    y = torch.pow(2, x.transpose(1, 2))
+    return y, y.contiguous()
+
+
+def product(x: Tensor) -> tuple[Tensor, ...]:
+    return (torch.ldexp(x.transpose(1, 2), x.transpose(1, 2)).relu(),)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("function", [log_sigmoid, joined, power, product])
+def test_results_are_laid_out_and_shared_as_in_eager(function: Function, training: bool) -> None:
+    x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_(training)
+    results = lamina.compile(function, dynamic=False, options={"strict": True})(x)
+    expected = function(x)
+    for mine, theirs in zip(results, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, check_stride=True)
+    memory = [[t.untyped_storage().data_ptr() for t in found] for found in (results, expected)]
+    assert [m == memory[0][0] for m in memory[0]] == [m == memory[1][0] for m in memory[1]]
+    if training:
+        given = [torch.randn(t.shape, generator=torch.Generator().manual_seed(1)) for t in expected]
+        mine, theirs = (torch.autograd.grad(found, x, given)[0] for found in (results, expected))
+        torch.testing.assert_close(mine, theirs, check_stride=True)
+
+
+def test_a_result_that_is_written_to_is_left_to_eager() -> None:
+    def function(x: Tensor) -> Tensor:
+        y = F.logsigmoid(x.t()).contiguous()
+        y += 1
+        return y
+
+    x = torch.randn(5, 7)
+    with pytest.warns(lamina.LaminaWarning, match="other strides"):
+        result = lamina.compile(function, dynamic=False)(x)
+    torch.testing.assert_close(result, function(x), check_stride=True)
