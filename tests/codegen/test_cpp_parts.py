@@ -11,6 +11,7 @@ from lamina.codegen.cpp.needs import Needs
 from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.phases import Phases
+from lamina.codegen.cpp.skips import condition
 from lamina.codegen.cpp.text import Goal, LoopBody, Memory, Scope, Text
 from lamina.ir.index import Axis, as_expr
 from lamina.ir.loops import Compute, Constant, Load, Nest, Reduce, Store
@@ -122,3 +123,21 @@ def test_loads_follow_the_step_of_their_place() -> None:
     steps = {1: "load_f32(b0 + j, n)", 2: "stepped_f32<2>(b0 + j*2, n)", 0: "splat_f32(load_f32(b0))"}
     for step, text in steps.items():
         assert loads.load(Load("x", "b0", (as_expr(COLUMN) * step,), "float32"), vector=True) == text, step
+
+
+def test_loops_that_would_add_up_zeros_only_are_left_out() -> None:
+    def skipped(zero: float, op: str, axis: str) -> str:
+        body = (
+            Load("x", "b0", (PLACE,), "float32"),
+            Load("row", "b1", (as_expr(ROW),), "float32"),
+            Constant("z", zero, "float32"),
+            Compute("c", "lt", ("row" if axis == "i" else "x", "z"), "bool"),
+            Compute("v", "where", ("c", "x", "z"), "float32"),
+            Reduce(("s",), op, "v", ("j",), "float32"),
+            Store("b1", (as_expr(ROW),), "s"),
+        )
+        facts = NestAnalysis(Nest("n", (ROW, COLUMN), body), FACTS.schedule)
+        return condition(facts, LoopBody(frozenset({"i"}), frozenset({"row", "z", "c"}), [Goal(5)]))
+
+    assert skipped(0.0, "sum", "i") == "c"
+    assert skipped(1.0, "sum", "i") == skipped(0.0, "max", "i") == skipped(0.0, "sum", "j") == ""

@@ -236,7 +236,8 @@ def _moments(
     degrees = (size - correction).op("maximum", 0.0)
     average, squares = b.reduce_many("welford", v, dims) if dims else (v + 0.0, v - v)
     if root and dims and x.dtype in ("float32", "bfloat16") and not low.on_gpu(x):
-        found = _root(b, v, average, squares, degrees, dims)
+        rows = x.strides is not None and 1 in [x.strides[d] for d in dims]
+        found = _root(b, v, average, squares, (size, degrees), dims, rows)
     else:
         found = squares / degrees
         found = found.op("sqrt") if root else found
@@ -246,18 +247,26 @@ def _moments(
     low.finish(b)
 
 
-def _root(b: NestBuilder, v: Value, average: Value, squares: Value, degrees: Value, dims: list[int]) -> Value:
-    """The root of the sum of squares of the distances of ``v`` from its ``average``, divided by ``degrees``.
+def _root(
+    b: NestBuilder, v: Value, average: Value, squares: Value, counts: tuple[Value, Value], dims: list[int], rows: bool
+) -> Value:
+    """The root of the sum of squares of the distances of ``v`` from its ``average``, divided by the second count.
 
     A CPU's own kernels add up in double precision. Where single precision has no such number, which ``squares``, the
-    sum of a first pass, tells, distances are scaled: from ``1 / far`` to ``far * far`` that has lost nothing.
+    sum of a first pass over so many elements as the first count says, tells, distances are scaled: from ``1 / far`` to
+    ``far * far`` that has lost nothing. Where it has, and deviations are large beside the rounding of the mean that the
+    first pass began with, its sum is as good: ``rows``, which lie side by side in memory, are not read again for that.
     """
-    far = 2.0**63
+    far, large, (size, degrees) = 2.0**63, 1 / 64, counts
     tiny, fits = squares.op("lt", 1 / far), squares.op("lt", far * far)
     up, one, down = (b.constant(n, "float32") for n in (far, 1.0, 1 / far))
     scale, back = (b.where(tiny, a, b.where(fits, one, c)) for a, c in ((up, down), (down, up)))
-    apart = (v - average) * scale
-    return (over(b, "sum", apart * apart, dims) / degrees).op("sqrt") * back
+    part, apart = average * large, (v - average) * scale
+    if not rows:
+        return (over(b, "sum", apart * apart, dims) / degrees).op("sqrt") * back
+    again = tiny.op("not").op("and", fits).op("and", (part * part * size).op("le", squares)).op("not")
+    found = over(b, "sum", b.where(again, apart * apart, 0.0), dims)
+    return (b.where(again, found, squares) / degrees).op("sqrt") * back
 
 
 def _correction(correction: Any) -> float:

@@ -13,6 +13,7 @@ from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.reductions import Reductions
 from lamina.codegen.cpp.row_blocks import RowBlocks
 from lamina.codegen.cpp.scans import Scans
+from lamina.codegen.cpp.skips import condition
 from lamina.codegen.cpp.strips import Strips
 from lamina.codegen.cpp.text import LoopBody, Scope
 from lamina.codegen.cpp.windows import Windows
@@ -78,7 +79,8 @@ class Loops:
         if self.scans.run_backward(axis, loop_body):
             text.open(f"for (int64 {axis} = {end} - 1; {axis} >= {begin}; --{axis}) {{")
         else:
-            text.open(f"for (int64 {axis} = {begin}; {axis} < {end}; ++{axis}) {{")
+            when = condition(self.facts, loop_body)
+            text.open(f"{f'if ({when}) ' if when else ''}for (int64 {axis} = {begin}; {axis} < {end}; ++{axis}) {{")
         inside(Scope(text, scope.memory, "continue", scope.stack), loop_body.within(axis))
         self.totals.drain_now_and_then(text, axis)
         text.close()

@@ -13,6 +13,7 @@ from lamina.codegen.cpp.prefetch import Prefetches
 from lamina.codegen.cpp.reductions import Reductions
 from lamina.codegen.cpp.scans import Scans
 from lamina.codegen.cpp.segments import cuts, decided
+from lamina.codegen.cpp.skips import condition
 from lamina.codegen.cpp.text import LoopBody, Text
 from lamina.codegen.cpp.vector_body import VectorBody
 
@@ -43,13 +44,17 @@ class Strips:
         if not folding and self._segments(text, axis, loop_body):
             return
         begin, end = self.bounds.of(axis)
-        body = self.body.lines(loop_body)
+        when = condition(self.facts, loop_body)
+        with self.operands.deciding({when: True} if when else {}):
+            body = self.body.lines(loop_body)
+        needed = f"if ({when}) " if when else ""
         apart = min(self.body.accumulators(loop_body), self._filled(axis)) if folding else 1
         unroll = self.facts.schedule.unroll or apart
         totals = any(self.reductions.target(self.facts.reduce(p)) == "total" for p in folding)
         blocks = totals and not self.bounds.is_short(axis)
         if blocks:
-            text.open(f"for (int64 {axis}_block = {begin}; {axis}_block < {end}; {axis}_block += {BLOCK}) {{")
+            start = f"int64 {axis}_block = {begin}"
+            text.open(f"{needed}for ({start}; {axis}_block < {end}; {axis}_block += {BLOCK}) {{")
             begin, end = f"{axis}_block", f"least({axis}_block + {BLOCK}, {end})"
         for position in folding:
             self.reductions.declare_lanes(text, position, unroll)
@@ -58,7 +63,7 @@ class Strips:
         call = f"strip{'_even' if even else ''}<{unroll}>"
         if self.scans.run_backward(axis, loop_body):
             call = "strip_back"
-        text.open(f"{call}({begin}, {end}, [&](int64 {axis}, auto n, int k) STEP {{")
+        text.open(f"{'' if blocks else needed}{call}({begin}, {end}, [&](int64 {axis}, auto n, int k) STEP {{")
         for line in [] if folding else self.prefetches.next_row(loop_body.within(axis)):
             text.add(line)
         for line in body:
