@@ -32,6 +32,7 @@ from lamina.aot.shared_memory import (
     serving_same_bases,
     shares_storage,
 )
+from lamina.aot.specialized_integers import with_numbers_as_data
 from lamina.aot.state import State, read_state, undone
 from lamina.aot.torch_private import guard_overlap
 from lamina.aot.traits import is_static
@@ -120,7 +121,7 @@ class Captured:
 def read_captured(gm: GraphModule, example_inputs: Sequence[Any], options: Options, notes: Notes) -> Captured:
     """The graph as it is traced; where eager is to run it, that is noted."""
     gm = with_contiguous_operands(gm)
-    plain = without_identities(gm)
+    plain = with_numbers_as_data(without_identities(gm))
     once = distinct(plain)
     graph = plain if once is None else once.gm
     replayed = replayed_views(graph)

@@ -9,12 +9,15 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.aot.torch_private import calls_numpy
 from lamina.base.captured import example
 from lamina.base.fx.copying import Made, Write, copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.symbolic.torch_private import symbols_of
 
-__all__ = ["fixed_integers", "wants_numbers"]
+__all__ = ["fixed_integers", "wants_numbers", "with_numbers_as_data"]
+
+_FROM_DATA = (torch.as_tensor, torch.asarray)
 
 
 def wants_numbers(error: Exception) -> bool:
@@ -35,6 +38,29 @@ def fixed_integers(gm: GraphModule) -> Iterator[GraphModule]:
     for chosen in (numbers, given):
         if chosen:
             yield _fixed(gm, {n.name: int(example(n)) for n in chosen})
+
+
+def with_numbers_as_data(gm: GraphModule) -> GraphModule:
+    """The graph with the values of run-time integers where they are data of tensors, with their guards.
+
+    ``as_tensor``, ``asarray`` and NumPy's functions, which call it, take the value themselves, but only 32 bits of it.
+    """
+    graph = Graph()
+    numbers = {n for n in gm.graph.nodes if isinstance(example(n), torch.SymInt)}
+    chosen = {n for n in gm.graph.nodes if _takes_data(n) and not numbers.isdisjoint(n.all_input_nodes)}
+    if not chosen:
+        return gm
+    made: Made = {}
+
+    def reading(operand: Node) -> Any:
+        return int(example(operand)) if operand in numbers else made[operand]
+
+    copy_nodes(graph, gm.graph.nodes, made, reading=dict.fromkeys(chosen, reading))
+    return graph_module(gm, graph, with_meta=False)
+
+
+def _takes_data(node: Node) -> bool:
+    return node.op == "call_function" and (node.target in _FROM_DATA or calls_numpy(node.target))
 
 
 def _sizes(node: Node) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from torch._C._dynamo.guards import compute_overlapping_tensors
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
-from torch._dynamo.utils import preserve_rng_state
+from torch._dynamo.utils import numpy_to_tensor_wrapper, preserve_rng_state
 from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, has_metadata_mutation, to_fun
 from torch._guards import StorageOverlap, TracingContext, detect_fake_mode
 from torch._ops import OpOverload
@@ -63,6 +63,7 @@ __all__ = [
     "backend_fakes",
     "binding_nodes",
     "calling_state",
+    "calls_numpy",
     "detect_fake_mode",
     "dispatch_is_watched",
     "dispatched_in_python",
@@ -368,3 +369,8 @@ def forward_of(gm: GraphModule) -> Callable[..., Any]:
     """The function of a graph, its Python code generated: else the first call is one of the module, which prints."""
     _LazyGraphModule.force_recompile(gm)
     return gm.forward
+
+
+def calls_numpy(target: Any) -> bool:
+    """Whether a captured call is NumPy's function, as torch computes it."""
+    return isinstance(target, numpy_to_tensor_wrapper)
