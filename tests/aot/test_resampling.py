@@ -28,6 +28,24 @@ FORMS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_gradients_with_sizes_that_vary_are_as_exact_as_eagers(dtype: torch.dtype) -> None:
+    compiled = lamina.compile(
+        lambda x, size: F.interpolate(x, size=(size, size), mode="bilinear"), dynamic=True, options={"strict": True}
+    )
+    for size in (64, 97):
+        x = torch.randn(2, 3, 5, 7, dtype=dtype, requires_grad=True)
+        found, eager = compiled(x, size), F.interpolate(x, size=(size, size), mode="bilinear")
+        cotangent = torch.randn_like(eager)
+        wide = x.detach().double().requires_grad_()
+        F.interpolate(wide, size=(size, size), mode="bilinear").backward(cotangent.double())
+        assert wide.grad is not None
+        errors = [
+            (torch.autograd.grad(y, x, cotangent)[0].double() - wide.grad).abs().max().item() for y in (found, eager)
+        ]
+        assert errors[0] <= 2 * errors[1]
+
+
 def _kernels() -> list[dict[Any, Any]]:
     return [dict(getattr(getattr(aten, n), o).py_kernels) for n in NAMES for o in ("vec", "default")]
 

@@ -99,6 +99,7 @@ def _interpolated(x: torch.Tensor, sizes: Sequence[Any], corners: bool, factors:
     dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
     kept = [is_sure(source == result) for source, result in zip(x.shape[2:], sizes, strict=True)]
     cpu, copied = x.device.type == "cpu", all(kept)
+    wide = x.to(dtype)  # before its elements are taken, whose gradients are added up
     around: list[list[tuple[torch.Tensor, Any]]] = []
     for k, (source, result) in enumerate(zip(x.shape[2:], sizes, strict=True)):
         at = torch.arange(result, device=x.device).reshape(-1, *[1] * (rank - 1 - k))
@@ -116,7 +117,7 @@ def _interpolated(x: torch.Tensor, sizes: Sequence[Any], corners: bool, factors:
 
     def along(places: Sequence[torch.Tensor]) -> Any:
         if len(places) == rank:
-            return aten._unsafe_index(x, [None, None, *places]).to(dtype)
+            return aten._unsafe_index(wide, [None, None, *places])
         parts = [along([*places, place]) * weight for place, weight in around[len(places)]]
         return parts[0] + parts[1] if len(parts) == 2 else parts[0]
 

@@ -92,6 +92,7 @@ class QuestionsLimit:
 
 class _Thread(threading.local):
     limit: QuestionsLimit | None = None
+    settled: tuple[ShapeEnv, ...] = ()
 
 
 _thread = _Thread()
@@ -138,27 +139,38 @@ class AskedTooLate(RuntimeError):
     """A question about symbolic sizes of a program whose guards are settled: no call would check the answer."""
 
 
-def _refuse(question: Any, answer: Any) -> None:
-    raise AskedTooLate(f"{question} was to be {answer}, after the guards were settled")
+def _watch_answers() -> None:
+    check = ShapeEnv._check_frozen
+
+    @functools.wraps(check)
+    def check_frozen(self: ShapeEnv, question: Any, answer: Any) -> None:
+        if any(env is self for env in _thread.settled):
+            raise AskedTooLate(f"{question} was to be {answer}, after the guards were settled")
+        check(self, question, answer)
+
+    ShapeEnv._check_frozen = check_frozen  # type: ignore[method-assign]
+
+
+_watch_answers()
 
 
 @contextlib.contextmanager
 def answers_settled(values: Sequence[Any]) -> Iterator[None]:
-    """Inside, a question about sizes of the fake tensors and numbers ``values`` that no guard tells is refused.
+    """Inside, a question of this thread about sizes of the fake tensors and numbers ``values`` that no guard tells is
+    refused; whether something is sure, contiguous or positive is then not known.
 
     So it is where their program is in use: torch would answer for the sizes that it was traced with, and guard nothing.
     Before, nothing is refused. Raises ``AskedTooLate``.
     """
     found = (v.node.shape_env if isinstance(v, torch.SymInt) else _env_of(v) for v in values)
     env = next((env for env in found if env is not None), None)
-    if env is None or not env.frozen or "_check_frozen" in vars(env):
-        yield
-        return
-    env._check_frozen = _refuse
+    before = _thread.settled
+    if env is not None and env.frozen:
+        _thread.settled = (*before, env)
     try:
         yield
     finally:
-        del env._check_frozen
+        _thread.settled = before
 
 
 def _env_of(value: Any) -> Any:
@@ -209,7 +221,7 @@ def contiguous(tensor: torch.Tensor, memory_format: torch.memory_format = torch.
     """Whether a tensor is laid out so; run-time sizes are then guarded to be so or not; false where only data tells."""
     try:
         return bool(tensor.is_contiguous(memory_format=memory_format))
-    except DataDependentGuard:
+    except (DataDependentGuard, AskedTooLate):
         return False
 
 
@@ -282,7 +294,12 @@ def is_true(condition: bool | torch.SymBool) -> bool:
 
 def is_sure(condition: bool | torch.SymBool) -> bool:
     """Whether a condition on symbols is known to hold, or holds and is then guarded; false where only data tells."""
-    return statically_known_true(condition) or guard_or_false(condition)
+    return statically_known_true(condition) or (not _is_settled(condition) and guard_or_false(condition))
+
+
+def _is_settled(condition: bool | torch.SymBool) -> bool:
+    """Whether no guard can be added for a condition here."""
+    return isinstance(condition, torch.SymBool) and any(env is condition.node.shape_env for env in _thread.settled)
 
 
 def is_guarded(condition: bool | torch.SymBool) -> bool:
@@ -307,7 +324,7 @@ def _hints_asked() -> contextlib.AbstractContextManager[Any]:
 
 def is_positive(size: int | torch.SymInt) -> bool:
     """Whether a size is at least one. A symbolic one is then guarded to be so; without a hint it is not known to be."""
-    return guard_or_false(size > 0)
+    return is_sure(size > 0)
 
 
 def is_constant(value: Any) -> bool:
