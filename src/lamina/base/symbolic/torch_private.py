@@ -148,7 +148,7 @@ def _watch_answers() -> None:
             raise AskedTooLate(f"{question} was to be {answer}, after the guards were settled")
         check(self, question, answer)
 
-    ShapeEnv._check_frozen = check_frozen  # type: ignore[method-assign]
+    ShapeEnv._check_frozen = check_frozen  # type: ignore[method-assign, assignment]
 
 
 _watch_answers()
