@@ -622,6 +622,9 @@ class Memory:
         self.target = target
         return self
 
+    def left(self) -> None:
+        """A call of which nothing is stored."""
+
     def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As ``Store.found``."""
         for text, graphs in self.texts.items():
