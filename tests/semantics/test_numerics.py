@@ -109,6 +109,17 @@ def test_deviations_beyond_the_range_of_squares(
     assert function(x)[0].count_nonzero() == 36
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_deviations_of_the_largest_numbers(compile: CompileFunction, dtype: torch.dtype, dim: int) -> None:
+    """Distances whose scaled squares are finite only where the scale is for the largest; the sum of values is."""
+    half = torch.linspace(7.5e37, 8.2e37, 48 * 4).reshape((4, 48) if dim == 0 else (48, 4))
+    x = torch.cat([half, -half], dim).to(dtype)
+    found, eager = compile(lambda x: x.std(dim), dynamic=False)(x), x.std(dim)
+    assert eager.isfinite().all()
+    torch.testing.assert_close(found / 1e37, eager / 1e37, rtol=1e-4 if dtype is torch.float32 else 2e-2, atol=0)
+
+
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_deviations_of_nearly_equal_values(compile: CompileFunction, dtype: torch.dtype, numerics: str) -> None:

@@ -254,13 +254,18 @@ def _root(
 
     A CPU's own kernels add up in double precision. Where single precision has no such number, which ``squares``, the
     sum of a first pass over so many elements as the first count says, tells, distances are scaled: from ``1 / far`` to
-    ``far * far`` that has lost nothing. Where it has, and deviations are large beside the rounding of the mean that the
+    ``far * far`` that has lost nothing. The largest are scaled by more, so that no square of theirs is infinite. Where it has, and deviations are large beside the rounding of the mean that the
     first pass began with, its sum is as good: ``rows``, which lie side by side in memory, are not read again for that.
     """
     far, large, (size, degrees) = 2.0**63, 1 / 64, counts
     tiny, fits = squares.op("lt", 1 / far), squares.op("lt", far * far)
-    up, one, down = (b.constant(n, "float32") for n in (far, 1.0, 1 / far))
-    scale, back = (b.where(tiny, a, b.where(fits, one, c)) for a, c in ((up, down), (down, up)))
+    scales, inverses = ((far, 1.0, 2.0**-96), (1 / far, 1.0, 2.0**96))
+    scale, back = (
+        b.where(
+            tiny, b.constant(small, "float32"), b.where(fits, b.constant(one, "float32"), b.constant(great, "float32"))
+        )
+        for small, one, great in (scales, inverses)
+    )
     part, apart = average * large, (v - average) * scale
     if not rows:
         return (over(b, "sum", apart * apart, dims) / degrees).op("sqrt") * back
