@@ -25,12 +25,21 @@ from lamina.base.symbolic.torch_private import contiguous, is_fake
 
 __all__ = ["with_contiguous_operands"]
 
+
+class _NotTracedAgain(Exception):
+    """A call that depends on such a result has no value that tracing could tell."""
+
+
 _PLACE = {"ldexp": 1, "log_sigmoid": 0, "pow": 1}
 """The operand that decides the layout, by the name of the call; of a power where the base is a number."""
 
 
 def with_contiguous_operands(gm: GraphModule) -> GraphModule:
-    """``gm``, or a copy in which such calls have contiguous operands; ``gm`` where their results are written to."""
+    """``gm``, or a copy in which such calls have contiguous operands.
+
+    It is ``gm`` where their results are written to, where a call switches a state of torch, and where what depends on
+    them cannot be traced again: a view that is none of the true layout, a size that only data tells.
+    """
     chosen = {node: operand for node in gm.graph.nodes if (operand := _deciding(node)) is not None}
     if not chosen or any(switches_state(node.target) for node in gm.graph.nodes):
         return gm
@@ -43,7 +52,7 @@ def with_contiguous_operands(gm: GraphModule) -> GraphModule:
         writes[node] = partial(_again, node, chosen.get(node))
     try:
         copy_nodes(graph, gm.graph.nodes, writes=writes)
-    except Exception:  # a view that is none of the true layout, a size that only data tells: left as it was
+    except _NotTracedAgain:
         return gm
     return graph_module(gm, graph, with_meta=False)
 
@@ -74,7 +83,7 @@ def _dependent(gm: GraphModule, chosen: dict[Node, Node]) -> list[Node]:
 def _again(node: Node, operand: Node | None, graph: Graph, made: Made) -> Node:
     """The call with a contiguous ``operand``, if it is one of those, and with the value that tracing has for it now."""
     if not tensors(node) or (node.op == "call_function" and not is_torch_function(node.target)):
-        raise ValueError("what is traced again gives tensors")
+        raise _NotTracedAgain
     given = dict(made)
     if operand is not None:
         copy = graph.call_method("contiguous", (made[operand],))
@@ -90,9 +99,12 @@ def _again(node: Node, operand: Node | None, graph: Graph, made: Made) -> Node:
 def _value(node: Node, differentiable: bool) -> Any:
     """The fake tensors that a call of fake tensors gives."""
     args, kwargs = map_arg((node.args, node.kwargs), argument)
-    with torch.set_grad_enabled(differentiable):
-        return (
-            getattr(args[0], node.target)(*args[1:], **kwargs)
-            if isinstance(node.target, str)
-            else node.target(*args, **kwargs)
-        )
+    try:
+        with torch.set_grad_enabled(differentiable):
+            return (
+                getattr(args[0], node.target)(*args[1:], **kwargs)
+                if isinstance(node.target, str)
+                else node.target(*args, **kwargs)
+            )
+    except Exception as error:
+        raise _NotTracedAgain from error
