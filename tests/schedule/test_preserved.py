@@ -17,7 +17,6 @@ from benchmarks.sweeping.grammar import cases
 from lamina.errors import InvalidIR, StageFailed
 from lamina.ir.index import Axis, Expr, Loaded, Size, as_expr
 from lamina.ir.loops import Buffer, Compute, Constant, Index, Load, LoopProgram, Nest, Store
-from lamina.lower.rules import CannotLower
 from lamina.schedule import join_groups, narrow
 from lamina.schedule.preserved import verify_kernel, verify_same_stores
 
@@ -184,12 +183,8 @@ def test_loops_with_a_mask_have_no_fewer_points() -> None:
         verify_same_stores(added, _program(buffers, _masked(1, mode="add")))
 
 
-@pytest.mark.parametrize("seed", range(6050, 6060))
+@pytest.mark.parametrize("seed", [6050, 6051, 6053, 6054, 6055, 6056, 6057])  # of the next others are not lowered whole
 def test_plans_for_gpus_pass(seed: int) -> None:
     """Reductions that are cut in parts that are not equal, with results that are stored on the way."""
     (case,) = cases(1, seed, 32.0)
-    try:
-        plan = planned(case, "training")
-    except (CannotLower, RuntimeError, NotImplementedError) as why:
-        pytest.skip(f"it is not lowered as a whole: {why}")
-    assert plan.kernels
+    assert planned(case, "training").kernels
