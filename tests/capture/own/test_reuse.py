@@ -283,3 +283,56 @@ def test_names_of_objects_are_not_asked_of_their_own_code(monkeypatch) -> None:
 def test_a_class_beside_the_marks_is_no_mark(monkeypatch) -> None:
     compiled = Compiled(lambda x: torch.compiler.set_stance("default")(torch.sin)(x), monkeypatch)
     assert torch.equal(compiled.call(values()), values().sin())
+
+
+def first_of_two(x):
+    first, second = x * 2
+    return first - second
+
+
+def heads(x):
+    q, k, v = x.view(2, 3, -1).permute(1, 0, 2)
+    return q * k + v
+
+
+def rest(x):
+    first, *others = x
+    return first, [one + 1 for one in others]
+
+
+def two_or_none(x):
+    try:
+        first, second = x
+    except ValueError:
+        return x - 1
+    return first + second
+
+
+def written_part(x):
+    first, second = x
+    first.add_(1)
+    return first * second
+
+
+@pytest.mark.parametrize("program", [first_of_two, heads, rest, two_or_none, written_part])
+def test_unpacked_tensors_need_no_interpretation(program, monkeypatch) -> None:
+    compiled = Compiled(program, monkeypatch)
+    shapes = [(2, 6), (2, 6), (2, 12), (2, 6)] + ([(4, 6), (3, 6), (4, 6)] if program in (rest, two_or_none) else [])
+    interpreted = []
+    for shape in shapes:
+        x = torch.randn(shape)
+        ours, eagers = x.clone(), x.clone()
+        torch.testing.assert_close(compiled.call(ours), program(eagers))
+        assert torch.equal(ours, eagers)
+        interpreted.append(compiled.interpreted)
+    assert interpreted[1] == interpreted[0] == 1
+    assert interpreted[3] == interpreted[2]
+
+
+def test_too_few_to_unpack_is_eagers_error_each_time(monkeypatch) -> None:
+    compiled = Compiled(first_of_two, monkeypatch)
+    for _ in range(2):
+        assert compiled.call(torch.ones(2, 3)).shape == (3,)
+        for bad in (torch.ones(3, 2), torch.ones(1, 2)):
+            with pytest.raises(ValueError, match="values to unpack"):
+                compiled.call(bad)

@@ -10,7 +10,7 @@ from typing import Any
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
-from lamina.capture.own.reuse.values import ARITHMETIC_OF_NUMBERS, Varying
+from lamina.capture.own.reuse.values import ARITHMETIC_OF_NUMBERS, UNPACKING, Varying
 
 __all__ = ["Numbers"]
 
@@ -19,7 +19,6 @@ _OF_TENSORS = (int, float, bool)
 """Functions that ask a tensor for its value."""
 _PASSING = (operator.getitem, iter, next, operator.is_, operator.is_not)
 """Operators that look at no value in the container or iterator that they are given."""
-_UNPACKING = ("listed", "unpack", "tuple")
 _HOLDING = frozenset(map(id, (list, tuple, enumerate, zip, reversed, iter)))
 """Functions that make something which holds what they are given."""
 _METHODS = frozenset(
@@ -43,7 +42,7 @@ class Numbers:
             return self._identity(function, operands)
         if any(type(value) in (Pending, *TENSORS) for value in operands):
             return MISSING  # the recorder tells
-        if function in _PASSING or getattr(function, "__name__", "") in _UNPACKING:
+        if function in _PASSING or getattr(function, "__name__", "") in UNPACKING:
             trace.learning.pin(*operands[1:], *(value for value in operands[:1] if type(value) is float))
         else:
             trace.learning.pin(*operands)

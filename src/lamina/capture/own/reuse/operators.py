@@ -15,6 +15,7 @@ from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.calls import Calls
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
+from lamina.capture.own.reuse.values import UNPACKING
 
 __all__ = ["ARITHMETIC", "Operators"]
 
@@ -69,7 +70,7 @@ class Operators:
         if function is next:
             if self.trace.place_of(operands[0]) is not None or not calls.walked(operands[0]):
                 self.trace.end("an iterator from outside is asked for the next value")
-        elif function is iter or name in ("listed", "unpack", "tuple"):
+        elif function is iter or name in UNPACKING:
             if not calls.walked(operands[0]):
                 self.trace.end(f"one goes over a {type(operands[0]).__qualname__}")
         elif function is operator.add and all(type(value) in (list, tuple) for value in operands):
@@ -93,8 +94,9 @@ class Operators:
         trace = self.trace
         name = "setitem" if function is operator.setitem else ARITHMETIC.get(function)
         if name is None:
-            if function not in (iter, operator.truth, operator.not_):
-                trace.end(f"{getattr(function, '__name__', 'an operator')} is asked of a tensor")
+            asked = getattr(function, "__name__", "")
+            if function not in (iter, operator.truth, operator.not_) and asked not in UNPACKING:
+                trace.end(f"{asked or 'an operator'} is asked of a tensor")
             return
         for value in operands:
             kind = torch.Tensor if type(value) is Pending else type(value)

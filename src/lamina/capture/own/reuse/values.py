@@ -14,7 +14,17 @@ from lamina.capture.own.reuse.facts import Place
 from lamina.capture.own.torch_calls import name_of
 from lamina.capture.own.torch_private import unseen
 
-__all__ = ["ALWAYS_A_NUMBER", "ARITHMETIC_OF_NUMBERS", "Ref", "Value", "Varying", "as_tensor", "copied", "is_read"]
+__all__ = [
+    "ALWAYS_A_NUMBER",
+    "ARITHMETIC_OF_NUMBERS",
+    "UNPACKING",
+    "Ref",
+    "Value",
+    "Varying",
+    "as_tensor",
+    "copied",
+    "is_read",
+]
 
 _READS = frozenset(
     (
@@ -30,6 +40,8 @@ ALWAYS_A_NUMBER: frozenset[Callable[..., Any]] = frozenset(
     )
 )  # fmt: skip
 """Functions that raise for no finite or infinite number and no NaN."""
+UNPACKING = ("listed", "unpack", "tuple")
+"""The interpreter's functions that go over all that a value gives, by their names."""
 ARITHMETIC_OF_NUMBERS: frozenset[Callable[..., Any]] = ALWAYS_A_NUMBER | frozenset(
     (
         operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.itruediv, operator.ifloordiv,
