@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 import lamina
+from lamina.backends.compose import compose
 from lamina.capture.reasons import LOADED, NOT_STORED, STORED
 from lamina.runtime.cache import Cache
 from tests.capture.own.changing_programs import stored_difference
@@ -440,3 +442,25 @@ def test_processes_at_once_and_one_after_them(tmp_path: Path) -> None:
 def test_random_changes_between_processes(seed: int) -> None:
     outcome = stored_difference(seed)
     assert not outcome.told, f"{outcome.told}\n{outcome.text}"
+
+
+def _tripled(gm: GraphModule) -> GraphModule:
+    (output,) = gm.graph.find_nodes(op="output")
+    (result,) = output.args[0]
+    with gm.graph.inserting_before(output):
+        tripled = gm.graph.call_function(torch.ops.aten.mul.Tensor, (result, 3.0))
+        tripled.meta.update(result.meta)
+    output.args = ((tripled,),)
+    gm.recompile()
+    return gm
+
+
+@pytest.mark.parametrize("backend", ["interp", compose(_tripled, then="lamina")], ids=["interp", "composed"])
+def test_other_backends_run_no_stored_calls(load: Load, cache: Path, backend: Any) -> None:
+    _store(load(SOURCE).program, cache, torch.randn(5))
+    settings = {"capture": "own", "cache_dir": str(cache), "compare_eager": "off", "strict": False}
+    compiled = lamina.compile(load(SOURCE).program, backend=backend, options=settings)
+    x = torch.randn(5)
+    factor = 1 if backend == "interp" else 3
+    torch.testing.assert_close(compiled(x), load(SOURCE).program(x) * factor)
+    assert not _is_loaded(compiled)
