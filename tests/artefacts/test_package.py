@@ -338,6 +338,8 @@ def test_what_cannot_be_packaged_says_why(tmp_path: Path) -> None:
     compiled(torch.ones(4))
     with pytest.raises(BadArgument, match="cannot be written"):
         lamina.package(compiled, tmp_path / "no folder" / "made")
+    with pytest.raises(BadArgument, match="is no name of a file"):
+        lamina.package(compiled, ".")
     assert list(tmp_path.iterdir()) == []
     assert lamina.package(compiled, target) == target
     assert list(tmp_path.iterdir()) == [target]

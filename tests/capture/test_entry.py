@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo import eval_frame
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -729,6 +730,7 @@ def test_a_whole_graph_ends_its_own_count_of_frames(monkeypatch: pytest.MonkeyPa
     calls = 1
     assert torch.equal(first(X), function(X))
     assert at_end.is_set()
+    assert eval_frame.dynamo_tls.skip_reasons is None
     calls = 2
     assert torch.equal(first(X), function(X))
     assert not errors

@@ -17,7 +17,9 @@ from lamina.base.symbolic.torch_private import symbols_of
 
 __all__ = ["fixed_integers", "wants_numbers", "with_numbers_as_data"]
 
-_FROM_DATA = (torch.as_tensor, torch.asarray)
+_LEGACY = ("Byte", "Char", "Short", "Int", "Long", "Half", "BFloat16", "Float", "Double", "Bool")
+_FROM_DATA = (torch.as_tensor, torch.asarray, torch.tensor, *(getattr(torch, f"{kind}Tensor") for kind in _LEGACY))
+"""Functions that make a tensor of data; the method ``new_tensor`` is another."""
 
 
 def wants_numbers(error: Exception) -> bool:
@@ -43,7 +45,7 @@ def fixed_integers(gm: GraphModule) -> Iterator[GraphModule]:
 def with_numbers_as_data(gm: GraphModule) -> GraphModule:
     """The graph with the values of run-time integers where they are data of tensors, with their guards.
 
-    ``as_tensor``, ``asarray`` and NumPy's functions, which call it, take the value themselves, but only 32 bits of it.
+    ``as_tensor`` and its like, and NumPy's functions, which call it, take the value themselves, but only 32 bits of it.
     """
     graph = Graph()
     numbers = {n for n in gm.graph.nodes if isinstance(example(n), torch.SymInt)}
@@ -60,6 +62,8 @@ def with_numbers_as_data(gm: GraphModule) -> GraphModule:
 
 
 def _takes_data(node: Node) -> bool:
+    if node.op == "call_method":
+        return node.target == "new_tensor"
     return node.op == "call_function" and (node.target in _FROM_DATA or calls_numpy(node.target))
 
 

@@ -12,7 +12,12 @@ from torch._C._dynamo.guards import compute_overlapping_tensors
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
-from torch._dynamo.utils import numpy_to_tensor_wrapper, preserve_rng_state
+from torch._dynamo.utils import (
+    numpy_method_wrapper,
+    numpy_operator_wrapper,
+    numpy_to_tensor_wrapper,
+    preserve_rng_state,
+)
 from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, has_metadata_mutation, to_fun
 from torch._guards import StorageOverlap, TracingContext, detect_fake_mode
 from torch._ops import OpOverload
@@ -372,5 +377,5 @@ def forward_of(gm: GraphModule) -> Callable[..., Any]:
 
 
 def calls_numpy(target: Any) -> bool:
-    """Whether a captured call is NumPy's function, as torch computes it."""
-    return isinstance(target, numpy_to_tensor_wrapper)
+    """Whether a captured call is NumPy's function, method or operator, as torch computes it."""
+    return isinstance(target, (numpy_method_wrapper, numpy_operator_wrapper, numpy_to_tensor_wrapper))

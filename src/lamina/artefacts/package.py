@@ -231,6 +231,8 @@ def _checked(manifest: Any) -> Mapping[str, Any]:
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
     """A file beside ``path`` that takes its place when all is written."""
+    if not path.name:
+        raise BadArgument(f"{path} is no name of a file", remedy="name a file")
     part: Path | None = None
     try:
         made = path.with_name(f"{path.name}.{token_hex(8)}")

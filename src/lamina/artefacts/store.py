@@ -76,7 +76,8 @@ class Store:
         for candidate in tuple(self._candidates):
             name, key, stored, files = candidate
             if any((self.cache.note(note) or {}).get("eager") for note in stored.document["verdicts"]):
-                self._candidates.remove(candidate)
+                with contextlib.suppress(ValueError):  # another thread has it
+                    self._candidates.remove(candidate)
                 self.cache.evict(key, "eager was found to be faster than one of its graphs")
                 continue
             try:

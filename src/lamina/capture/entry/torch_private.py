@@ -224,7 +224,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
         if fullgraph:
             was_strict = set_strict(_NOT_STRICT)
             if set_count is not None and set_count(0) < 0:
-                counts, reasons.skip_reasons = True, []
+                counts, asks, reasons.skip_reasons = True, True, []
         prior = set_callback(None)  # one callback that takes the place of another counts as one more (2.13)
         set_callback(callback)
         try:
