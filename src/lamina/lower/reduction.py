@@ -254,7 +254,8 @@ def _root(
 
     A CPU's own kernels add up in double precision. Where single precision has no such number, which ``squares``, the
     sum of a first pass over so many elements as the first count says, tells, distances are scaled: from ``1 / far`` to
-    ``far * far`` that has lost nothing. The largest are scaled by more, so that no square of theirs is infinite.
+    ``far * far`` that has lost nothing. The largest are scaled by more: as long as their sum and
+    distances are numbers of single precision, no square of theirs is infinite.
     Where it has, and deviations are large beside the rounding of the mean that the first pass began with, its sum is as
     good: ``rows``, which lie side by side in memory, are not read again for that.
     """
