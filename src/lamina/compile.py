@@ -123,8 +123,8 @@ def compile_recorded(
     compiler = _Compiler(settings, backend, record)
     if settings.capture == "own" and interprets(model, record):
         compiler.recaptures = False
-        usual = backend == as_backend("lamina")  # what is stored does not name its backend
-        return own_callable(model, settings, record, compiler, fullgraph, dynamic, stored=usual)
+        stored = backend == as_backend("lamina")
+        return own_callable(model, settings, record, compiler, fullgraph, dynamic, stored)
     attributes = {"record": record, "stats": partial(stats_of, record), "report": partial(report, record)}
     return compile_callable(
         model,

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import lamina
 from lamina.artefacts import store
+from lamina.artefacts.constants import Unstorable
 from lamina.capture.reasons import LOADED
 from lamina.errors import BadArgument
 from lamina.runtime.cache import Cache, Entry
@@ -343,3 +344,17 @@ def test_what_cannot_be_packaged_says_why(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     assert lamina.package(compiled, target) == target
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_calls_that_eager_runs_by_now_are_packaged_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = lamina.compile(_plain, options={**OWN, "cache_dir": str(tmp_path / "cache")})
+    for _ in range(2):
+        compiled(torch.ones(4))
+    lamina.package(compiled, tmp_path / "made")
+
+    def decided(*_: object) -> None:
+        raise Unstorable("a graph that eager runs faster")
+
+    monkeypatch.setattr(store, "written_program", decided)
+    with pytest.raises(BadArgument, match="eager runs faster"):
+        lamina.package(compiled, tmp_path / "made")

@@ -16,22 +16,19 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from lamina.aot.overlap import tensors_written
+from lamina.aot.strides import made_contiguous
 from lamina.aot.torch_private import is_torch_function, switches_state
 from lamina.base.captured import argument, example, tensors
 from lamina.base.fx.copying import Made, copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import operation_name
-from lamina.base.symbolic.torch_private import contiguous, is_fake
+from lamina.base.symbolic.torch_private import contiguous
 
 __all__ = ["with_contiguous_operands"]
 
 
 class _NotTracedAgain(Exception):
     """A call that depends on such a result has no value that tracing could tell."""
-
-
-_PLACE = {"ldexp": 1, "log_sigmoid": 0, "pow": 1}
-"""The operand that decides the layout, by the name of the call; of a power where the base is a number."""
 
 
 def with_contiguous_operands(gm: GraphModule) -> GraphModule:
@@ -61,12 +58,9 @@ def _deciding(node: Node) -> Node | None:
     """The operand of a call that must be contiguous for tracing to be right, None if there is none, or it is so."""
     if node.op not in ("call_function", "call_method") or node.kwargs.get("inplace") or "out" in node.kwargs:
         return None
-    name = operation_name(node.target)
-    place = _PLACE.get(name)
-    if place is None or len(node.args) <= place or (name == "pow" and isinstance(node.args[0], Node)):
-        return None
-    operand = node.args[place]
-    if not isinstance(operand, Node) or not is_fake(example(operand)) or contiguous(example(operand)):
+    place = made_contiguous(operation_name(node.target), [argument(one) for one in node.args])
+    operand = None if place is None else node.args[place]
+    if not isinstance(operand, Node) or contiguous(example(operand)):
         return None
     return operand if example(operand).layout is torch.strided else None
 

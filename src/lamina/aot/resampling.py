@@ -24,7 +24,7 @@ aten = torch.ops.aten
 _SMOOTH = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
 _NEAREST = tuple(f"{name}{rank}d" for name in ("upsample_nearest", "_upsample_nearest_exact") for rank in (1, 2, 3))
 
-_ROUNDED_DOWN = _NEAREST[:3]
+_ROUNDED_DOWN = frozenset(name for name in _NEAREST if "exact" not in name)
 
 _lock = threading.Lock()
 _depth = 0

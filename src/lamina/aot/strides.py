@@ -17,7 +17,7 @@ from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import DataDependentGuard, contiguous, is_fake, is_sure
 from lamina.ops.calls import names
 
-__all__ = ["misplaced_result"]
+__all__ = ["made_contiguous", "misplaced_result"]
 
 _AS_A_SUM = names(lambda function: function.laid_out_as_sum)
 _DIVISIONS = frozenset(("div", "divide", "true_divide"))
@@ -66,17 +66,27 @@ def _misplaced(node: Node) -> bool:
         return True
 
 
+def made_contiguous(name: str, operands: Sequence[Any]) -> int | None:
+    """The operand, one of fake tensors and numbers, of which eager computes with a contiguous copy; ``None`` of none.
+
+    It is so of ``log_sigmoid``, of an exponent whose base is a number, of which eager makes a tensor, and of the power
+    of two that ``ldexp`` multiplies with.
+    """
+    place = {"log_sigmoid": 0, "pow": 1, "ldexp": 1}.get(name)
+    if place is None or len(operands) <= place or not is_fake(operands[place]):
+        return None
+    return None if name == "pow" and is_fake(operands[0]) else place
+
+
 def _in_eager(name: str, operands: list[Any], rounded: bool) -> Any:
     """A fake tensor with the strides that a pointwise call's result has in eager, None where tracing tells them."""
-    if name == "log_sigmoid":
-        return torch.empty_like(operands[0], memory_format=torch.contiguous_format)
+    place = made_contiguous(name, operands)
+    if place is not None:
+        made = torch.empty_like(operands[place], memory_format=torch.contiguous_format)
+        return torch.add(operands[0], made) if name == "ldexp" else made
     if len(operands) != 2:
         return None
     first, second = operands
-    if name == "pow" and not is_fake(first):  # eager fills a tensor with the base
-        return torch.empty_like(second, memory_format=torch.contiguous_format)
-    if name == "ldexp" and is_fake(first) and is_fake(second):  # a product with a power of two
-        return torch.add(first, torch.empty_like(second, memory_format=torch.contiguous_format))
     if name in _AS_A_SUM or (name in _DIVISIONS and rounded):
         return torch.add(first, second)
     return None

@@ -97,7 +97,10 @@ def own_callable(
     dynamic: bool | None = None,
     stored: bool = True,
 ) -> Any:
-    """``model`` with its calls interpreted, and stored for other processes where they may be."""
+    """``model`` with its calls interpreted, and stored for other processes where they may be.
+
+    ``stored``: whether the compiler is the default backend's, which is not a part of what names stored calls.
+    """
     stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
     def store(target: Any) -> Store | None:

@@ -58,7 +58,7 @@ def package(compiled: Callable[..., Any], path: str | Path) -> Path:
             remedy='compile with options={"capture": "own"}, an open cache, and no mode or other backend',
         )
     store.keep(again=True)
-    why = "; ".join(store.refused)
+    why = "; ".join(store.refused.values())
     if not store.own:
         raise BadArgument(
             f"nothing of {store.subject[0]} can be packaged: {why or 'it has not been called'}",

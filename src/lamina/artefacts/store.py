@@ -51,7 +51,7 @@ class Store:
     """What is stored of the calls of ``target``; ``compile`` compiles what a stored graph lacks.
 
     ``own`` are the notes of those that this process has stored or used, with the entries that hold them; ``refused``
-    says why others are not stored, each reason once.
+    says why others are not stored, the sentence of each reason.
     """
 
     def __init__(self, target: Any, options: Options, cache: Cache, record: Record, compile: Compile) -> None:
@@ -59,10 +59,10 @@ class Store:
         self.subject = (str(getattr(target, "__name__", type(target).__name__)),)
         self.prefix = digest("calls", kind_of_process(), repr(options.key()), *identity(target))[:40]
         self.waiting: list[Driver] = []
-        self.refused: dict[str, None] = {}
+        self.refused: dict[str, str] = {}
         self.own: dict[str, str] = {}
         self.dynamic: bool | None = None
-        self._kept: weakref.WeakSet[Driver] = weakref.WeakSet()
+        self._kept: weakref.WeakKeyDictionary[Driver, str] = weakref.WeakKeyDictionary()
         self._candidates: list[tuple[str, str, Stored, Files]] | None = None
         self._told: set[str] = set()
 
@@ -75,11 +75,6 @@ class Store:
             self._candidates = self._listed()
         for candidate in tuple(self._candidates):
             name, key, stored, files = candidate
-            if any((self.cache.note(note) or {}).get("eager") for note in stored.document["verdicts"]):
-                with contextlib.suppress(ValueError):  # another thread has it
-                    self._candidates.remove(candidate)
-                self.cache.evict(key, "eager was found to be faster than one of its graphs")
-                continue
             try:
                 values = stored.values(args, kwargs)
             except Exception:  # a place is not there
@@ -118,9 +113,11 @@ class Store:
             entry = self.cache.get(key)
             if isinstance(entry, Entry):
                 with self._harmless(entry.key), contextlib.suppress(LookupError):  # of a module that is not loaded
-                    found.append(
-                        (name, entry.key, Stored(json.loads(entry.read(_DOCUMENT)), self.target), Files(entry))
-                    )
+                    stored = Stored(json.loads(entry.read(_DOCUMENT)), self.target)
+                    if any((self.cache.note(note) or {}).get("eager") for note in stored.document["verdicts"]):
+                        self.cache.evict(entry.key, "eager was found to be faster than one of its graphs")
+                    else:
+                        found.append((name, entry.key, stored, Files(entry)))
         return found
 
     # Storing.
@@ -142,10 +139,9 @@ class Store:
         for driver in waiting:
             try:
                 self._keep(driver)
-            except Unstorable as why:
-                self._refuse(str(why))
             except Exception as error:
-                self._refuse(brief(error))
+                self.own.pop(self._kept.pop(driver, ""), None)  # eager runs a graph of it by now, say
+                self._refuse(str(error) if isinstance(error, Unstorable) else brief(error))
 
     def _keep(self, driver: Driver) -> None:
         files, graphs = Files(), list[Callable[..., Any]]()
@@ -162,15 +158,17 @@ class Store:
 
         self.cache.put(key, build)
         facts = digest(json.dumps([document["rows"], document["objects"]]))[:24]  # one entry for equal facts
-        self.cache.write_note(f"{self.prefix}.{facts}", {"entry": key})
-        self.own[f"{self.prefix}.{facts}"] = key
-        self._kept.add(driver)
+        name = f"{self.prefix}.{facts}"
+        self.cache.write_note(name, {"entry": key})
+        self.own[name] = key
+        self._kept[driver] = name
         self._tell(key, Decision("capture", self.subject, True, STORED(count=len(graphs))))
 
     def _refuse(self, why: str) -> None:
-        reason = NOT_STORED(why=why)
-        self.refused[str(reason)] = None
-        self._tell(why, Decision("capture", self.subject, False, reason))
+        if why not in self.refused:
+            reason = NOT_STORED(why=why)
+            self.refused[why] = str(reason)
+            self._tell(why, Decision("capture", self.subject, False, reason))
 
     def _tell(self, name: str, decision: Decision) -> None:
         if name not in self._told:

@@ -41,8 +41,7 @@ def calling_place() -> tuple[str, int]:
 
 def calling_line() -> str:
     """``calling_place`` as "file:line"."""
-    frame, _ = _user_frame()
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return "{}:{}".format(*calling_place())
 
 
 def _user_frame() -> tuple[FrameType, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from torch.fx import Node
 
@@ -237,7 +237,7 @@ def _moments(
     average, squares = b.reduce_many("welford", v, dims) if dims else (v + 0.0, v - v)
     if root and dims and x.dtype in ("float32", "bfloat16") and not low.on_gpu(x):
         rows = x.strides is not None and 1 in [x.strides[d] for d in dims]
-        found = _root(b, v, average, squares, (size, degrees), dims, rows)
+        found = _root(b, v, _FirstPass(average, squares, size, degrees), dims, rows)
     else:
         found = squares / degrees
         found = found.op("sqrt") if root else found
@@ -247,33 +247,36 @@ def _moments(
     low.finish(b)
 
 
-def _root(
-    b: NestBuilder, v: Value, average: Value, squares: Value, counts: tuple[Value, Value], dims: list[int], rows: bool
-) -> Value:
-    """The root of the sum of squares of the distances of ``v`` from its ``average``, divided by the second count.
+class _FirstPass(NamedTuple):
+    average: Value
+    squares: Value
+    size: Value
+    degrees: Value
 
-    A CPU's own kernels add up in double precision. Where single precision has no such number, which ``squares``, the
-    sum of a first pass over so many elements as the first count says, tells, distances are scaled: from ``1 / far`` to
-    ``far * far`` that has lost nothing. The largest are scaled by more: as long as their sum and
-    distances are numbers of single precision, no square of theirs is infinite.
-    Where it has, and deviations are large beside the rounding of the mean that the first pass began with, its sum is as
-    good: ``rows``, which lie side by side in memory, are not read again for that.
+
+def _root(b: NestBuilder, v: Value, first: _FirstPass, dims: list[int], rows: bool) -> Value:
+    """The root of the sum of squares of the distances of ``v`` from its average, divided by the degrees of freedom.
+
+    A CPU's own kernels add up in double precision. Squares that single precision has not, as the ``first`` pass tells,
+    are those of scaled distances; the largest are scaled by more, so that none is infinite while the sum of the values
+    and the distances are not. Of the others the first pass's sum is as good where deviations are large beside the
+    rounding of the mean that it began with: ``rows``, which lie side by side in memory, are not read again for these.
     """
-    far, large, (size, degrees) = 2.0**63, 1 / 64, counts
-    tiny, fits = squares.op("lt", 1 / far), squares.op("lt", far * far)
-    scales, inverses = ((far, 1.0, 2.0**-96), (1 / far, 1.0, 2.0**96))
-    scale, back = (
-        b.where(
-            tiny, b.constant(small, "float32"), b.where(fits, b.constant(one, "float32"), b.constant(great, "float32"))
-        )
-        for small, one, great in (scales, inverses)
-    )
-    part, apart = average * large, (v - average) * scale
+    far, large = 2.0**63, 1 / 64
+    tiny, fits = first.squares.op("lt", 1 / far), first.squares.op("lt", far * far)
+
+    def chosen(small: float, great: float) -> Value:
+        one, other = b.constant(1.0, "float32"), b.constant(great, "float32")
+        return b.where(tiny, b.constant(small, "float32"), b.where(fits, one, other))
+
+    scale, back = chosen(far, 2.0**-96), chosen(1 / far, 2.0**96)
+    apart = (v - first.average) * scale
     if not rows:
-        return (over(b, "sum", apart * apart, dims) / degrees).op("sqrt") * back
-    again = tiny.op("not").op("and", fits).op("and", (part * part * size).op("le", squares)).op("not")
+        return (over(b, "sum", apart * apart, dims) / first.degrees).op("sqrt") * back
+    part = first.average * large
+    again = tiny.op("not").op("and", fits).op("and", (part * part * first.size).op("le", first.squares)).op("not")
     found = over(b, "sum", b.where(again, apart * apart, 0.0), dims)
-    return (b.where(again, found, squares) / degrees).op("sqrt") * back
+    return (b.where(again, found, first.squares) / first.degrees).op("sqrt") * back
 
 
 def _correction(correction: Any) -> float:
