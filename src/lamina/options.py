@@ -245,6 +245,11 @@ def wanted_capture(given: Any) -> Any:
     return os.environ.get("LAMINA_CAPTURE") if own is None else own
 
 
+def torch_compile_disabled() -> bool:
+    """Whether the environment switches torch's compilers off, those of ours with them."""
+    return os.environ.get("TORCH_COMPILE_DISABLE") == "1"
+
+
 _TELLING = ("CCACHE_", "CCC_", "CLANG_", "GCC_", "NIX_", "COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
 
 

@@ -18,7 +18,7 @@ from lamina.base.logs import log_stage
 from lamina.base.plurals import counted
 from lamina.base.recovery import NOT_RECORDED, brief
 
-__all__ = ["Record", "Stage", "held_records", "keep", "put_in_place", "records"]
+__all__ = ["Record", "Stage", "held_records", "is_held", "keep", "put_in_place", "records"]
 
 T = TypeVar("T")
 
@@ -214,6 +214,11 @@ def keep(record: Record) -> Record:
         holder.append(record)
     _kept[:] = [*(known for known in _kept if known() is not None), ref(record)]
     return record
+
+
+def is_held(record: Record) -> bool:
+    """Whether somebody who holds all records has this one, to see how its callable is compiled."""
+    return any(record is one for holder in _holders for one in holder)
 
 
 def put_in_place(old: Record, new: Record) -> Record:

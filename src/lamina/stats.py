@@ -10,6 +10,7 @@ from torch.fx import GraphModule
 
 from lamina.base.plurals import counted
 from lamina.capture.dynamo import Captured
+from lamina.capture.reasons import LOADED
 from lamina.ir.plan import Plan
 from lamina.record import Record
 from lamina.runtime.build import BuildResult
@@ -24,7 +25,8 @@ class Stats:
     ``graphs`` captured, ``breaks`` between and within them, ``recompiles`` (versions beyond a function's first),
     ``kernels`` that differ and their ``launches`` in one run of every region, ``library_calls`` likewise,
     ``left_to_aten`` and ``left_to_python`` the graphs and functions that run as before, ``built`` kernels and those
-    ``reused`` from the cache, and ``seconds`` by stage. Kernels are built beside the other stages ("build"), and "wait"
+    ``reused`` from the cache, calls ``loaded`` that another process has stored (with capture own; their graphs and
+    kernels are not counted), and ``seconds`` by stage. Kernels are built beside the other stages ("build"), and "wait"
     is how long a call waited for them.
     """
 
@@ -38,6 +40,7 @@ class Stats:
     left_to_python: int
     built: int
     reused: int
+    loaded: int
     seconds: dict[str, float]
 
     @property
@@ -47,12 +50,13 @@ class Stats:
 
     def __str__(self) -> str:
         """All figures but the seconds of single stages, in two lines."""
+        loaded = f"; {counted(self.loaded, 'stored call')} loaded, compiled elsewhere" if self.loaded else ""
         kernels = f"{counted(self.kernels, 'kernel')} launched {counted(self.launches, 'time')}"
         return (
             f"{counted(self.graphs, 'graph')}, {counted(self.breaks, 'graph break')}, {kernels}, "
             f"{counted(self.library_calls, 'library call')}\n"
             f"compiled in {self.total_seconds:.2f} s, {counted(self.recompiles, 'recompile')}; "
-            f"{counted(self.built, 'kernel')} built, {self.reused} from the cache"
+            f"{counted(self.built, 'kernel')} built, {self.reused} from the cache{loaded}"
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -76,6 +80,7 @@ def stats_of(record: Record) -> Stats:
         left_to_python=sum(d.kind == "capture" and not d.taken for d in decisions),
         built=sum(result.compiled for result in built),
         reused=sum(result.reused for result in built),
+        loaded=sum(d.kind == "capture" and d.code == LOADED.number for d in decisions),
         seconds=record.seconds(),
     )
 

@@ -15,11 +15,12 @@ from lamina.artefacts.store import Store, is_stored
 from lamina.backends.caches import guard_machine, open_cache
 from lamina.base.region_names import callable_name
 from lamina.base.user_frames import with_users_frames
+from lamina.capture.compiled_before.torch_private import uncompiled
 from lamina.capture.module import is_transparent, original_of
 from lamina.capture.own.callable import interpreted_callable
 from lamina.errors import LaminaError
-from lamina.options import Options, wanted_capture
-from lamina.record import Record
+from lamina.options import Options, torch_compile_disabled, wanted_capture
+from lamina.record import Record, is_held
 from lamina.report.recording import kept_record, report
 
 __all__ = ["compile", "own_callable", "stored_calls"]
@@ -44,6 +45,7 @@ def compile(
     of its fields. The result has a ``record`` and ``stats()``, and ``report(path)`` writes the record as a page. Raises
     ``BadArgument`` or ``UnknownOption`` for wrong arguments.
     """
+    model = model if disable is True else uncompiled(model)
     how = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "disable": disable}
     usual = fullgraph is False and not dynamic and backend == "lamina" and disable is False
     settings = _settings(mode, options) if usual and wanted_capture(options) == "own" else None
@@ -99,12 +101,14 @@ def own_callable(
 ) -> Any:
     """``model`` with its calls interpreted, and stored for other processes where they may be.
 
-    ``stored``: whether the compiler is the default backend's, which is not a part of what names stored calls.
+    ``stored``: whether the compiler is the default backend's, which is not a part of what names stored calls. Where
+    somebody wants to see how the model is compiled, as the commands do, it is compiled.
     """
     stores: weakref.WeakSet[Store] = weakref.WeakSet()
+    seen = record.compares_stages or is_held(record)
 
     def store(target: Any) -> Store | None:
-        if fullgraph or not stored or not is_stored(settings):
+        if fullgraph or not stored or not is_stored(settings) or seen:
             return None
         made = Store(target, settings, open_cache(settings), record, compiler)
         made.dynamic = dynamic
@@ -125,6 +129,7 @@ def own_callable(
         },
         store=store,
         dynamic=dynamic,
+        disabled=torch_compile_disabled(),
     )
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "NOTHING_CAPTURED",
     "NOT_IN_A_GRAPH",
     "NOT_STORED",
+    "NOT_WANTED",
     "NO_FORMULA",
     "NO_TENSOR_CALLS",
     "OPERATOR",
@@ -421,4 +422,11 @@ INTEGERS_ARE_FIXED = FRAMES.add(
     "With capture own, graphs whose sizes or other integers differ share a compiled graph with these as inputs where "
     "that is known to compute the same. The sentence says what keeps this one from it.",
     "pass what varies as a tensor, or mark the size as dynamic before the first call",
+)
+NOT_WANTED = FRAMES.add(
+    23,
+    "Python runs the call: {why}",
+    "`torch.compiler.set_stance` and `TORCH_COMPILE_DISABLE=1` hold for both front ends. Under `eager_on_recompile` "
+    "what was compiled before runs, and Python the rest; with `force_backend` the own front end compiles nothing.",
+    "leave the stance, or unset TORCH_COMPILE_DISABLE",
 )

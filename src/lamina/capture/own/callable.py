@@ -22,7 +22,14 @@ from lamina.capture.own.reuse.driver import Driver, Miss, cannot_tell
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.torch_private import in_ordinary_state, seen_by_dynamo
 from lamina.capture.printed_name import name_compiled
-from lamina.capture.reasons import BY_DYNAMO, OTHER_STATE
+from lamina.capture.reasons import BY_DYNAMO, NOT_WANTED, OTHER_STATE
+from lamina.capture.stance.torch_private import (
+    SWITCHED_OFF,
+    compiling_is_switched_off,
+    stance_in_words,
+    under_stances,
+    uses_what_is_compiled,
+)
 from lamina.record import Record
 
 __all__ = ["interpreted_callable", "interprets"]
@@ -55,6 +62,7 @@ def interpreted_callable(
     attributes: Mapping[str, object] = MappingProxyType({}),
     dynamic: bool | None = None,
     store: Callable[[Any], Store | None] = lambda target: None,
+    disabled: bool = False,
 ) -> Any:
     """``target``, a function, method or module, with the graphs of its torch calls compiled by ``backend_callable``.
 
@@ -63,7 +71,7 @@ def interpreted_callable(
     would end its graph before it returns; what it has done to the program's objects until then stays done. ``machine``
     gives the guard machine that asks facts, if there is one. With ``dynamic`` false each graph is compiled for its own
     integers; if it is true, sizes of tensors are inputs from the first graph on. ``store`` gives where the calls of a
-    target are stored, if anywhere.
+    target are stored, if anywhere. ``disabled``: the environment switches torch's compilers off.
     """
     entry_of = partial(
         _Entry,
@@ -73,6 +81,7 @@ def interpreted_callable(
         machine=machine,
         dynamic=dynamic,
         store=store,
+        disabled=disabled,
     )
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target
@@ -100,13 +109,7 @@ def interprets(target: Any, record: Record) -> bool:
 
 def _call_of(entry: _Entry) -> Any:
     """A function that makes the calls of ``entry``: what it does costs each of them."""
-    versions, called = entry.versions, entry.called
-
-    def compiled(*args: Any, **kwargs: Any) -> Any:
-        found = versions.first(args, kwargs)
-        return called(args, kwargs) if found is MISSING else found
-
-    return seen_by_dynamo(compiled, entry.target)
+    return seen_by_dynamo(under_stances(entry.versions, entry.called, entry.uncompiled, MISSING), entry.target)
 
 
 class _Entry:
@@ -121,7 +124,9 @@ class _Entry:
         machine: Callable[[], Library | None],
         dynamic: bool | None,
         store: Callable[[Any], Store | None],
+        disabled: bool,
     ) -> None:
+        self.disabled = disabled
         self.target, self.backend, self.record, self.fullgraph = target, backend, record, fullgraph
         self.dynamic = dynamic
         self.noted: set[str] = set()
@@ -149,10 +154,30 @@ class _Entry:
         if not in_ordinary_state():
             self._note("state", Decision("capture", self.subject, False, OTHER_STATE()))
             return self.target(*args, **kwargs)
+        if compiling_is_switched_off(self.disabled):
+            return self._by_python(SWITCHED_OFF, args, kwargs)
         found = self.versions.run(args, kwargs)
         if found is MISSING:
             found = self._stored(args, kwargs)
         return self._interpreted(args, kwargs) if found is MISSING else found
+
+    def uncompiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call gives under a stance in which nothing is compiled."""
+        stance = stance_in_words()
+        if uses_what_is_compiled():
+            for ask in (self.versions.first, self.versions.quick):
+                found = ask(args, kwargs)
+                if found is not MISSING:
+                    return found
+            found = self.versions.run(args, kwargs) if in_ordinary_state() else MISSING
+            if found is not MISSING:
+                return found
+        return self._by_python(f"the stance of torch.compile is {stance}", args, kwargs)
+
+    def _by_python(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the target gives, which is not compiled since the user does not want that."""
+        self._note(why, Decision("capture", self.subject, False, NOT_WANTED(why=why)))
+        return self.target(*args, **kwargs)
 
     def _stored(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the call gives if it was stored by another process, else ``MISSING``."""

@@ -25,10 +25,11 @@ from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.own.reuse.tracing import TracingWorld
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.sharing.families import Families
-from lamina.capture.own.torch_private import SET_GRAD, forbids_recompiles, recording
+from lamina.capture.own.torch_private import SET_GRAD, recording
 from lamina.capture.reasons import INTEGERS_ARE_FIXED, INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS
 from lamina.capture.recompiles.guard_texts import FailedGuard, refusal
 from lamina.capture.recompiles.reasons import GUARDS
+from lamina.capture.stance.torch_private import forbids_recompiles
 from lamina.errors import GraphBroken
 from lamina.record import Record
 

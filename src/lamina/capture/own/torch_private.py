@@ -27,6 +27,8 @@ from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack, get_overridable_functions
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from lamina.capture.compiled_before.torch_private import marked
+
 __all__ = [
     "DEVICE_QUERIES",
     "MARK",
@@ -82,12 +84,6 @@ def in_ordinary_state() -> bool:
         or torch._C._get_tracing_state() is not None
         or torch.is_inference_mode_enabled()
     )
-
-
-def forbids_recompiles() -> bool:
-    """Whether ``torch.compiler.set_stance("fail_on_recompile")`` holds; it loads the module where a stance is kept."""
-    module = sys.modules.get("torch._dynamo.eval_frame")
-    return module is not None and module._stance.stance == "fail_on_recompile"
 
 
 def autocast_states() -> tuple[Any, ...]:
@@ -275,7 +271,7 @@ def seen_by_dynamo(function: Any, target: Any) -> Any:
 
     Dynamo would capture the interpreter.
     """
-    function._torchdynamo_inline = target
+    marked(function, target)._torchdynamo_inline = target  # type: ignore[attr-defined]
     set_code_exec_strategy(function.__code__, _UNSEEN)
     return function
 

@@ -1,0 +1,1 @@
+"""Callables that were compiled before they are given to be compiled."""
