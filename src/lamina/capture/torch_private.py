@@ -17,6 +17,7 @@ from torch._dynamo.exc import ShortenTraceback, SkipFrame
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.variables.builder import VariableBuilder
+from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
@@ -30,6 +31,7 @@ from lamina.base.user_frames import shortened
 from lamina.capture.arrays.torch_private import break_at_arrays
 from lamina.capture.cached_functions.torch_private import keep_cached_results
 from lamina.capture.comparisons.torch_private import break_at_comparisons
+from lamina.capture.deques.torch_private import keep_bounds_of_deques
 from lamina.capture.frame_hook.torch_private import take_off_lost_hook
 from lamina.capture.guards.torch_private import invalidate_isolated
 from lamina.capture.metaclasses.torch_private import break_at_metaclasses
@@ -188,10 +190,25 @@ def _keep_scaled_additions() -> None:
     handlers[torch.addcdiv] = keeping(handlers[torch.addcdiv])
 
 
+def _look_methods_up_again() -> None:
+    """Have Dynamo forget which of its methods it found for which values, since some are replaced.
+
+    It keeps them in tables. Where a function was compiled by another backend first, those would name what was there
+    before.
+    """
+    for kind in (VariableBuilder, BuiltinVariable):
+        for item in vars(kind).values():
+            forget = getattr(getattr(item, "__func__", item), "cache_clear", None)
+            if forget is not None:
+                forget()
+    BuiltinVariable.call_function_handler_cache.clear()
+
+
 write_powers()
 _keep_signs_of_zeros()
 _keep_scaled_additions()
 correct_traces()
+keep_bounds_of_deques()
 break_at_arrays()
 break_at_comparisons()
 correct_numbers()
@@ -201,6 +218,7 @@ break_at_metaclasses()
 keep_cached_results()
 invalidate_isolated()
 note_missing_attributes()
+_look_methods_up_again()
 
 
 def watch_compile_start() -> None:

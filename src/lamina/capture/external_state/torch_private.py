@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import enum
 import functools
 import math
 import operator
@@ -23,9 +21,11 @@ from torch._guards import Guard, Source, TracingContext
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn.modules import module as modules
 
+from lamina.capture.deques.torch_private import guards_on_bound
 from lamina.capture.external_state import reads
 from lamina.capture.external_state.special_methods import classes_of_modules, forwards, special_methods
-from lamina.capture.guards.torch_private import add_check, add_check_of_call, expression, reader
+from lamina.capture.guards.torch_private import add_check, add_check_of_call
+from lamina.capture.identities.torch_private import identity_guards
 from lamina.capture.missing_attributes.torch_private import missing_attribute_guards
 
 __all__ = ["guard_unguarded", "is_guarded", "registered_names", "translator", "value_of"]
@@ -68,9 +68,7 @@ def guard_unguarded(gm: torch.fx.GraphModule) -> int:
     added: list[Guard] = []
     if whole is not None:
         added.append(Guard(GlobalStateSource(), whole))
-    if reads.compares_identity(codes) or reads.compares_equality(codes):
-        make = functools.partial(_guard_identity, [s for s, _ in found], reads.compares_identity(codes))
-        added.append(Guard(GlobalStateSource(), make))
+    added += identity_guards(tx.output.side_effects, [s for s, _ in found], codes)
     for source, variable in found:
         makes = _missing(source, variable, source in guarded, zeros)
         if asked and issubclass(type(variable), TensorVariable):
@@ -127,7 +125,7 @@ def _missing(source: Source, variable: VariableTracker, guarded: bool, zeros: bo
             return [GuardBuilder.SEQUENCE_LENGTH]
         if len(value) > 1:
             return [_guard_order]
-    return []
+    return guards_on_bound(variable)
 
 
 _TELL_ZEROS_APART = frozenset({"atan2", "arctan2", "copysign", "signbit", "phase", "str", "repr", "format", "hex"})
@@ -254,43 +252,6 @@ def _guard_all(checks: Sequence[reads.Check], what: str, builder: GuardBuilder, 
         return True
 
     add_check_of_call(builder, guard, unchanged, what)
-
-
-def _guard_identity(sources: Sequence[Source], all_kinds: bool, builder: GuardBuilder, guard: Guard) -> None:
-    """Which values of one class are the same object; without ``all_kinds`` those that are equal only to themselves."""
-    by_kind: dict[type, list[str]] = {}
-    for source in sources:
-        with contextlib.suppress(Exception):  # a source that names no value
-            kind = type(builder.get(source))
-            if _is_compared(kind, all_kinds):
-                by_kind.setdefault(kind, []).append(expression(source))
-    places = [name for names in by_kind.values() if len(names) > 1 for name in names]
-    if not places:
-        return
-    read = reader(builder, places)
-    expected = _pattern(read(builder.scope["L"]))
-    add_check_of_call(
-        builder, guard, lambda found: _pattern(read(found)) == expected, "values that are the same object"
-    )
-
-
-def _is_compared(kind: type, all_kinds: bool) -> bool:
-    if issubclass(kind, _COMPARED_BY_VALUE) or (kind.__module__ in ("torch", "builtins") and not all_kinds):
-        return False
-    return all_kinds or (kind.__eq__ is object.__eq__ and not issubclass(kind, torch.nn.Module))
-
-
-_COMPARED_BY_VALUE = (
-    *(type(None), bool, int, float, complex, str, bytes, type, enum.Enum, torch.Tensor, torch.dtype, torch.device),
-    *(types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType),
-)
-"""Classes of values that Dynamo guards on by identity, or that are hardly told apart by it."""
-
-
-def _pattern(values: Sequence[Any]) -> tuple[int, ...]:
-    """For each of ``values`` which one is the first that it is the same object as."""
-    first: dict[int, int] = {}
-    return tuple(first.setdefault(id(value), at) for at, value in enumerate(values))
 
 
 def _guard_order(builder: GuardBuilder, guard: Guard) -> None:

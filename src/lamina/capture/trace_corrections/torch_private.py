@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections import deque
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -21,12 +20,9 @@ from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import GlobalSource
 from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
 from torch._dynamo.variables import functions, lazy, misc, torch_function, user_defined
-from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.builtin import BuiltinVariable
-from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.functions import UserFunctionVariable
-from torch._dynamo.variables.lists import DequeVariable
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
@@ -58,7 +54,6 @@ def traces_for_lamina() -> bool:
 def correct_traces() -> None:
     """Replace the methods, once."""
     _find_functions_again()
-    _keep_lengths_of_deques()
     _dispatch_within_overrides()
     _keep_objects()
     _break_at_random_numbers()
@@ -120,21 +115,6 @@ def _find_functions_again() -> None:
         return None if output is None else GlobalSource(output.install_global_by_id("__function", function))
 
     UserFunctionVariable.get_source = get_source  # type: ignore[method-assign]
-
-
-def _keep_lengths_of_deques() -> None:
-    """Let a deque that the trace finds have the length beyond which it drops items; Dynamo takes it to have none."""
-    wrap_any = VariableBuilder.wrap_listlike
-
-    @functools.wraps(wrap_any)
-    def wrap(self: Any, value: Any) -> Any:
-        found: Any = wrap_any(self, value)
-        bounded = type(value) is deque and value.maxlen is not None and isinstance(found, DequeVariable)
-        if bounded and compiles_for_lamina(self.tx.output):
-            found.maxlen = ConstantVariable.create(value.maxlen)
-        return found
-
-    VariableBuilder.wrap_listlike = wrap  # type: ignore[method-assign]
 
 
 def _dispatch_within_overrides() -> None:

@@ -1,0 +1,1 @@
+"""Deques that drop items beyond a length, as a trace sees them."""

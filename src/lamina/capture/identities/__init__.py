@@ -1,0 +1,1 @@
+"""Guards on which values of a call are the same object."""
