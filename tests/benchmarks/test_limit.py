@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import sys
+
+from tests.processes import python
 
 PROGRAM = """
 import math, signal, time
@@ -33,7 +34,7 @@ assert signal.getsignal(signal.SIGALRM) is of_somebody_else, "with somebody else
 
 def _printed(*lines: str) -> str:
     program = PROGRAM + "".join(f"    {line}\n" for line in lines) + AFTER
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*python(), "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

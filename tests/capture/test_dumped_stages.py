@@ -6,7 +6,6 @@ import re
 import runpy
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from lamina.runtime.build import BuildResult
 from lamina.runtime.kernel_files import read_kernels
 from lamina.runtime.toolchain import find_compiler
 from lamina.schedule.fuse import Fused
+from tests.processes import python
 
 
 class Model(nn.Module):
@@ -135,7 +135,7 @@ def test_a_graph_that_is_read_computes_the_same(dumped: tuple[Record, Path]) -> 
 def test_kernels_compile_and_the_host_program_runs_alone(dumped: tuple[Record, Path]) -> None:
     _, folder = dumped
     host = one(folder, "*_Model0_forward/*_host.py")
-    ran = subprocess.run([sys.executable, str(host)], capture_output=True, text=True, check=True)
+    ran = subprocess.run([*python(), str(host)], capture_output=True, text=True, check=True)
     times = ran.stdout[ran.stdout.index("kernel  ") :].splitlines()
     assert re.search(r"of a copy's [\d.]+ GB/s$", times[0])
     assert times[1:]

@@ -6,7 +6,6 @@ import inspect
 import itertools
 import os
 import subprocess
-import sys
 import textwrap
 import threading
 import warnings
@@ -26,6 +25,7 @@ import lamina
 from lamina.capture.dynamo import compile_callable
 from lamina.capture.entry import torch_private as entry_names
 from lamina.capture.entry.torch_private import _traced_by_this_thread
+from tests.processes import python
 
 KEYWORDS = inspect.signature(torch.compile).parameters
 X = torch.arange(6.0).reshape(2, 3)
@@ -542,7 +542,7 @@ def test_a_forked_process_compiles() -> None:
         assert torch.allclose(compiled(y), y.sin() + 1)
     """)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*python(), "-c", program], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 

@@ -6,7 +6,6 @@ import gc
 import inspect
 import pickle
 import subprocess
-import sys
 import weakref
 from types import FunctionType
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 import lamina
+from tests.processes import python
 
 CAPTURES = ("dynamo", "own")
 by_capture = pytest.mark.parametrize("capture", CAPTURES)
@@ -130,8 +130,8 @@ def test_another_process_reads_the_pickle(tmp_path):
     (tmp_path / "functions.py").write_text("import lamina\n@lamina.compile\ndef f(x):\n    return x + 1\n")
     write = "import functions, pickle, sys; sys.stdout.buffer.write(pickle.dumps(functions.f, 2))"
     read = "import pickle, sys; f = pickle.load(sys.stdin.buffer); print(f(1), f.__module__)"
-    text = subprocess.run([sys.executable, "-c", write], cwd=tmp_path, capture_output=True, check=True).stdout
-    told = subprocess.run([sys.executable, "-c", read], cwd=tmp_path, input=text, capture_output=True, check=True)
+    text = subprocess.run([*python(), "-c", write], cwd=tmp_path, capture_output=True, check=True).stdout
+    told = subprocess.run([*python(), "-c", read], cwd=tmp_path, input=text, capture_output=True, check=True)
     assert told.stdout.split() == [b"2", b"functions"]
 
 

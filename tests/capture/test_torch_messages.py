@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
+
+from tests.processes import python
 
 PROGRAM = """
 import torch
@@ -39,7 +40,7 @@ EAGER = 'lambda f: lamina.compile(f) and torch.compile(f, backend="eager"),'
 def test_a_call_that_eager_refuses(makers: str, logs: str, told: bool) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TORCH_LOGS"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(makers=makers)],
+        [*python(), "-c", PROGRAM.format(makers=makers)],
         env={**environment, **({"TORCH_LOGS": logs} if logs else {})},
         capture_output=True,
         text=True,

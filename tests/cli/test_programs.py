@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from lamina.cli.app import app
 from lamina.errors import BadArgument
+from tests.processes import python
 
 PROGRAM = """
 import os, sys
@@ -47,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def lamina(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lamina", *arguments]
+    command = [*python(), "-m", "lamina", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 import lamina
 from lamina.errors import UnknownOption
 from lamina.options import list_options
+from tests.processes import python
 
 IMPORTS = "import torch, lamina\nfrom lamina.extend import Passes, rule\n\n"
 FUNCTION = "def f(x):\n    return (x * 2).sum()\n\n"
@@ -58,7 +58,7 @@ def told(folder: Path, **environment: str) -> dict[str, list[str]]:
     (folder / "programs.json").write_text(json.dumps(sources), encoding="utf-8")
     (folder / "driver.py").write_text(DRIVER, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "driver.py"],
+        [*python(), "driver.py"],
         cwd=folder,
         env={**os.environ, **environment},
         capture_output=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from lamina.ir.loops_print import print_nest, print_program, read_nest, read_pro
 from lamina.ir.plan_print import print_plan, read_plan
 from tests.effort import executed
 from tests.ir.examples import EXAMPLES, buffer, pointwise_chain, simple_plan, view
+from tests.processes import python
 
 SIZE = as_expr(Size("s0"))
 
@@ -56,7 +56,7 @@ def test_one_equation_a_line_with_the_users_place() -> None:
 def test_text_runs_as_a_python_file(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(print_program(EXAMPLES["everything"]) + "print(program.name)\n")
-    ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
+    ran = subprocess.run([*python(), str(path)], capture_output=True, text=True, check=True)
     assert ran.stdout == "everything\n"
 
 

@@ -23,6 +23,7 @@ from lamina.report.document import document
 from lamina.report.page import page
 from lamina.report.recording import _Waiting
 from lamina.report.write import read_report, write_report
+from tests.processes import python
 from tests.report.programs import trained
 
 WEB = Path(__file__).parents[2] / "src" / "lamina" / "report" / "web"
@@ -90,7 +91,7 @@ def test_the_option_report_keeps_rewrites_and_writes_at_the_end(tmp_path: Path) 
         "first(torch.randn(4, 4)), second(torch.randn(4))\n"
     )
     env = {**os.environ, "LAMINA_REPORT": str(tmp_path / "out.json")}
-    subprocess.run([sys.executable, str(program)], env=env, check=True, timeout=120)
+    subprocess.run([*python(), str(program)], env=env, check=True, timeout=120)
     found = [read_report(tmp_path / name) for name in ("out.json", "out-2.json")]
     assert found[0]["texts"][0]["title"] == "program.py"
     rewritten = [one for one in found[0]["passes"] if one["region"] == "lambda0" and one["before"]]
@@ -107,7 +108,7 @@ def test_what_torch_compile_is_given_is_reported_too(tmp_path: Path) -> None:
         "assert len(lamina.records()) == 1\n"
     )
     env = {**os.environ, "LAMINA_REPORT": str(tmp_path / "out.json")}
-    subprocess.run([sys.executable, str(program)], env=env, check=True, timeout=120)
+    subprocess.run([*python(), str(program)], env=env, check=True, timeout=120)
     found = read_report(tmp_path / "out.json")
     assert found["texts"][0]["title"] == "program.py"
     assert found["kernels"][0]["runs"] == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from lamina.report.document import document
 from lamina.report.reproducers import kernel_program, region_program
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
+from tests.processes import python
 from tests.report.programs import trained
 
 
@@ -35,7 +35,7 @@ def run(folder: Path, program: dict[str, str], text: str, **env: str) -> list[st
     file = folder / "program.py"
     file.write_text(program["before"] + text + program["after"])
     done = subprocess.run(
-        [sys.executable, str(file)], env={**os.environ, **env}, capture_output=True, text=True, timeout=300
+        [*python(), str(file)], env={**os.environ, **env}, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

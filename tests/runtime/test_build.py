@@ -21,6 +21,7 @@ from lamina.runtime.clock import Clock
 from lamina.runtime.compilation import Limit, Running
 from lamina.runtime.kernel import Kernel, KernelFunction, KernelUnit, kernel_hash
 from lamina.runtime.toolchain import Compiler, find_compiler
+from tests.processes import python
 from tests.runtime.conftest import CountingCompiler, await_end, await_that
 
 MakeUnit = Callable[..., KernelUnit]
@@ -594,7 +595,7 @@ print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children
 def test_eight_processes_compile_each_kernel_once(counting: CountingCompiler, cache: Cache) -> None:
     found(counting, cache)
     before = counting.starts("-c")
-    command = [sys.executable, "-c", EIGHT_PROCESSES, str(cache.location), str(counting.path)]
+    command = [*python(), "-c", EIGHT_PROCESSES, str(cache.location), str(counting.path)]
     compiled = [int(word) for word in subprocess.check_output(command, text=True).split()]
     assert len(compiled) == 8
     assert sum(compiled) == 6

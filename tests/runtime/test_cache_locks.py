@@ -16,6 +16,7 @@ from lamina.runtime.compilation import Running, Stopped
 from lamina.runtime.locks import Patience, Stripe, stripe_of
 from lamina.runtime.pool import Later, Pool
 from lamina.runtime.toolchain import Compiler
+from tests.processes import python
 from tests.runtime.caching import KEY, MakeUnit, build, script
 from tests.runtime.conftest import await_end, await_that
 
@@ -65,7 +66,7 @@ def test_a_lock_of_a_dead_process_is_free(cache: Cache) -> None:
         "import os, sys; from pathlib import Path; from lamina.runtime.locks import Stripe\n"
         "Stripe(Path(sys.argv[1]), 'ab').acquire(); os.kill(os.getpid(), 9)"
     )
-    assert subprocess.run([sys.executable, "-c", program, str(folder)], check=False).returncode == -9
+    assert subprocess.run([*python(), "-c", program, str(folder)], check=False).returncode == -9
     assert Stripe(folder, "ab").acquire(blocking=False)
 
 
@@ -118,7 +119,7 @@ def test_a_compiler_that_its_parent_had_no_time_to_tell_of_ends_too(tmp_path: Pa
     )
     place = tmp_path / "place"
     place.mkdir()
-    done = subprocess.run([sys.executable, "-c", program, str(place), str(tmp_path / "pid")], check=False)
+    done = subprocess.run([*python(), "-c", program, str(place), str(tmp_path / "pid")], check=False)
     assert done.returncode == -9
     await_end(int((tmp_path / "pid").read_text()))
     await_that(lambda: not list(place.iterdir()))
@@ -155,7 +156,7 @@ def test_a_child_forked_during_a_compilation_works(
     script = tmp_path / "forks.py"
     script.write_text(_FORKS)
     done = subprocess.run(
-        [sys.executable, str(script), str(cache.location), str(program), str(started), str(go)],
+        [*python(), str(script), str(cache.location), str(program), str(started), str(go)],
         capture_output=True,
         text=True,
         timeout=250,

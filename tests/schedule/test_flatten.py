@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from lamina.schedule.flatten import Flat, flatten
 from tests.codegen.harness import dense, empty
 from tests.codegen.writer import Body
 from tests.effort import executed
+from tests.processes import python
 
 
 def flat(body: Body, *buffers: Buffer) -> Flat:
@@ -156,5 +156,5 @@ def test_flattening_is_little_work() -> None:
     """In a process of its own: what other tests leave behind is no work of this one."""
     program = "from tests.schedule.test_flatten import _work; print(_work())"
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    done = subprocess.run([*python(), "-c", program], cwd=root, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 20_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from lamina.testing.fuzz.minify import reduce
 from lamina.testing.fuzz.pool import Job, Worker
 from lamina.testing.fuzz.target import compile_function
 from lamina.testing.fuzz.torch_private import unbacked
+from tests.processes import python
 
 WRONG = "tests.testing.wrong_compilers"
 CLASS_ROWS = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "fuzz_classes.json").read_text())
@@ -108,7 +108,7 @@ def test_draws_that_take_long_together_are_no_hang() -> None:
 def test_a_script_that_its_processes_run_again_is_told(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("from lamina.testing.fuzz import fuzz\nprint(fuzz(1, target='none'))\n")
-    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    ran = subprocess.run([*python(), script], capture_output=True, text=True, timeout=300)
     assert ran.returncode != 0
     assert "__name__ == '__main__'" in ran.stderr.splitlines()[-1]
     assert "crash" not in ran.stdout

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import python
 
 BEGIN = """
 import torch
@@ -36,7 +37,7 @@ SCRIPTS = {
 
 
 def ran(script: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=os.environ, check=False)
+    return subprocess.run([*python(), str(script)], capture_output=True, text=True, env=os.environ, check=False)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

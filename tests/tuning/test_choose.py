@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from lamina.runtime.cache import Cache, digest
 from lamina.tuning.choose import guess, measured, remembered, worth_asking, worth_timing
 from lamina.tuning.measure import Sampler
 from lamina.tuning.values import Candidate, Choice, Policy, Task, policy_of
+from tests.processes import python
 
 ALL = policy_of("max-autotune")
 QUICK = policy_of("default")
@@ -98,7 +98,7 @@ def test_a_second_process_times_nothing(cache: Cache, tmp_path: Path) -> None:
         "found = remembered(TASK, ALL, Cache(sys.argv[1]))\n"
         "print(json.dumps([found.winner.label, found.source]))\n"
     )
-    done = subprocess.run((sys.executable, "-c", code, str(tmp_path)), stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run((*python(), "-c", code, str(tmp_path)), stdout=subprocess.PIPE, text=True, check=True)
     assert json.loads(done.stdout) == ["b", "remembered"]
 
 

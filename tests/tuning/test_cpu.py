@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from lamina.tuning.cpu import CpuTuning
 from lamina.tuning.cpu_bench import CpuBench
 from lamina.tuning.measure import Sampler
 from lamina.tuning.values import Tuned
+from tests.processes import python
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ print(json.dumps([decision.reason, dict(decision.facts)["winner"], built.compile
 
 def test_a_second_process_times_nothing_and_builds_the_winner_only(tmp_path: Path) -> None:
     def process() -> list[Any]:
-        command = [sys.executable, "-c", _PROGRAM, str(tmp_path)]
+        command = [*python(), "-c", _PROGRAM, str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         found: list[Any] = json.loads(done.stdout)
         return found
