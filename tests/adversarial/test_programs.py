@@ -30,6 +30,7 @@ def _check(stem: str, name: str, target: str) -> None:
     assert verdict.ok, "\n".join(map(str, verdict.differences))
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize(("stem", "name"), SAMPLE)
 def test_sample(stem: str, name: str) -> None:
     _check(stem, name, "lamina:interp")

@@ -74,6 +74,7 @@ COPIES = {
 }
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("copy", COPIES)
 def test_what_eager_saves_a_copy_of_may_be_written_to(copy, dynamic):

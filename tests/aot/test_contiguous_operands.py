@@ -33,6 +33,7 @@ def product(x: Tensor) -> tuple[Tensor, ...]:
     return (torch.ldexp(x.transpose(1, 2), x.transpose(1, 2)).relu(),)
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("function", [log_sigmoid, joined, power, product])
 def test_results_are_laid_out_and_shared_as_in_eager(function: Function, training: bool) -> None:

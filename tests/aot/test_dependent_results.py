@@ -284,7 +284,7 @@ def _outcome(function: Callable[..., Tensors], watch: Callable[..., list[Any]]) 
     return [*seen, *(leaf.grad for leaf in leaves)]
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.sampled(one_in=96)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("watch", WATCHES)
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -297,7 +297,7 @@ def test_watched_results_have_eagers_gradients(
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.sampled(one_in=9)
 @pytest.mark.parametrize("watch", [_hooked_before_a_write, _hooked_after_a_write])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_write_to_a_watched_result_gives_eagers_gradients_or_an_error(

@@ -80,7 +80,7 @@ def _outcome(call: Callable[..., Any], *inputs: Any) -> Any:
         return type(error), str(error).splitlines()[0]
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("backend", ["lamina", "interp"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__.strip("_"))
 def test_an_error_leaves_inputs_as_eager_does(program: Callable[..., Any], backend: str) -> None:
@@ -155,6 +155,7 @@ def _with_branches(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
 IN_PIECES = (_with_numbers, _with_a_call_between, _with_branches)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("backend", ["lamina", "interp"])
 @pytest.mark.parametrize("program", IN_PIECES, ids=lambda p: p.__name__.strip("_"))
 def test_an_error_between_pieces_of_a_graph_leaves_inputs_as_eager_does(

@@ -74,7 +74,7 @@ def test_batch_norm_training_is_stitched_with_its_statistics():
     assert operations(reference.graph("forward")).count("aten.copy_.default") == 6
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize(
     "function",
     [
@@ -142,6 +142,7 @@ def list_in_place_of_others(x):
     return y * z, last
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(
     "function",
     [
@@ -355,7 +356,7 @@ UNARY = (
 BINARY = (torch.add, torch.mul, torch.matmul, torch.minimum, lambda a, b: torch.where(a > b, a, b), torch.sub)
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.sampled(one_in=9)
 @pytest.mark.parametrize("seed", range(25))
 def test_random_programs(seed):
     chance = random.Random(seed)

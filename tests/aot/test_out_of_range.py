@@ -99,6 +99,7 @@ def test_views_past_the_end_of_new_memory_raise(dynamic: bool | None) -> None:
     _agree(_window, dynamic, [1, 4, 5, 6], rows=3)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("backend", ["lamina", "interp"])
 @pytest.mark.parametrize("dynamic", [None, False, True])
 @pytest.mark.filterwarnings("ignore::lamina.LaminaWarning")
@@ -125,6 +126,7 @@ def test_a_compiled_graph_is_not_reused_for_fewer_rows() -> None:
             compiled(torch.randn(rows, 3))
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("function", [*SELECTS, _window, _window_of_a_written_input])
 def test_calls_in_range_are_compiled(function: Callable[..., Any]) -> None:
     compiled = lamina.compile(function, dynamic=True)

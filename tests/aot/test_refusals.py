@@ -110,7 +110,7 @@ def differentiated(x: Tensor) -> Tensor:
     return torch.func.grad(lambda a: a.sin().sum())(x)
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("dynamic", [False, None])
 @pytest.mark.parametrize("program", [part_added_to, input_added_to, turned, differentiated])
 def test_programs_that_are_compiled_are_not_told_of(program: Any, dynamic: bool | None) -> None:

@@ -91,6 +91,7 @@ def _after_a_write(function: Callable[[Tensor], Results], place: int, trained: b
     )
 
 
+@pytest.mark.sampled(one_in=8)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda f: f.__name__.strip("_"))
 def test_a_write_to_a_result_is_seen_by_those_that_see_it_in_eager(

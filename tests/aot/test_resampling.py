@@ -50,7 +50,7 @@ def _kernels() -> list[dict[Any, Any]]:
     return [dict(getattr(getattr(aten, n), o).py_kernels) for n in NAMES for o in ("vec", "default")]
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=8)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_values_and_gradients_are_eagers(form: str, dynamic: bool) -> None:
@@ -105,7 +105,7 @@ PADS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=16)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", PADS)
@@ -145,6 +145,7 @@ def test_what_circular_padding_refuses_is_refused() -> None:
         compiled(torch.randn(2, 3, 3))
 
 
+@pytest.mark.sampled(one_in=5)
 @pytest.mark.parametrize("spoilt", [None, torch.nan, torch.inf])
 @pytest.mark.parametrize("form", ["linear", "bilinear", "trilinear", "corners", "factor"])
 def test_linear_interpolation_to_sizes_that_vary_keeps_what_is_no_number_where_eager_has_it(
@@ -167,6 +168,7 @@ def test_linear_interpolation_to_sizes_that_vary_keeps_what_is_no_number_where_e
         torch.testing.assert_close(compiled(x, n), function(x, n), equal_nan=True)
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 @pytest.mark.parametrize(("rows", "n"), [(4, 7), (4, 8), (6, 3), (5, 8)])
 def test_sums_of_negative_zeros_are_positive_ones(rows: int, n: int, mode: str) -> None:

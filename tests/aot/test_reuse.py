@@ -142,6 +142,7 @@ def emptied(z):
     z.untyped_storage().resize_(0)
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize(
     ("change", "unnoticed"),
     [
@@ -243,6 +244,7 @@ def test_a_second_derivative_is_eagers():
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("kind", ["small", "short rows", "no row is reduced", "eager saves it", "other backends"])
 def test_where_it_is_not_worth_it(kind, monkeypatch):
     compiler, inputs, function = Backwards(), leaves(), norm

@@ -46,6 +46,7 @@ PACKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.T
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dynamic", [None, False, True])
 @pytest.mark.parametrize("kept", PACKS)
 def test_hooks_may_give_back_what_was_saved_with_gaps_without_them(kept: str, dynamic: bool | None) -> None:
@@ -76,6 +77,7 @@ LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize(
     "order",
@@ -164,6 +166,7 @@ def _saved_beside_two(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return y[1:3].erf(), y[:-1], y[1:]
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize(
     "program",
@@ -191,6 +194,7 @@ def _three(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return h * 2, h.tanh(), x.sigmoid()
 
 
+@pytest.mark.sampled(one_in=8)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("written", [0, 1, 2])
 @pytest.mark.parametrize("wanted", [0, 1, 2])
@@ -249,6 +253,7 @@ class _Alike(torch.autograd.Function):
         return gradient * ctx.like * 3
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("program", [_nothing_left, _fills_alike])

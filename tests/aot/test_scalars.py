@@ -20,6 +20,7 @@ FLOATS: dict[str, Callable[[torch.Tensor, int, float], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("name", FLOATS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_integers_keep_their_bits_and_zeros_their_sign_as_floats(name: str, dtype: torch.dtype) -> None:

@@ -75,6 +75,7 @@ def _written(x: torch.Tensor) -> torch.Tensor:
     return y + x
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("function", [_shifted, _viewed, _broadcast, _written])
 def test_asking_what_eager_saves_adds_no_guard(function: Any) -> None:
     torch.compiler.reset()
@@ -130,7 +131,7 @@ def _outcomes(function: Callable[..., Any], wanted: Sequence[tuple[int, ...]], k
     return [(gradients is not None, gradients or []) for gradients in found]
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("function", [_of_their_own, _of_one_trunk, _with_views, _partly_linear])
 def test_backwards_follow_one_another_as_in_eager(function: Any, way: str) -> None:
@@ -231,7 +232,7 @@ def _shifted_part(x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
     return seen + 0
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("function", [_scaled_part, _multiplied_part, _raised_part, _set_part, _shifted_part])
 def test_a_write_to_a_part_holds_what_eagers_holds(function: Any, way: str) -> None:

@@ -52,6 +52,7 @@ def _derivatives(function: Function, inputs: Sequence[Tensor], order: int) -> li
     return found
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_derivatives_of_derivatives_are_eagers(name: str) -> None:
     function, inputs = PROGRAMS[name]

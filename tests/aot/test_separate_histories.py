@@ -76,7 +76,7 @@ def _outcomes(function: Function, wanted: Sequence[tuple[int, ...]], kept: bool)
 FUNCTIONS = [_detached, _adversarial, _overlapping, _written, _returning_views, _past_autograd, _written_views]
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.sampled(one_in=12)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_backwards_follow_one_another_as_in_eager_where_inputs_have_a_history(function: Function, way: str) -> None:

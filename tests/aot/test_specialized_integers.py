@@ -44,6 +44,7 @@ def _clipped(x: Any, k: int) -> Any:
     return torch.from_numpy(x.numpy().astype(np.int64).clip(k, None))
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("capture", ["dynamo", "own"])
 @pytest.mark.parametrize("function", [_tensor, _new_tensor, _legacy, _clipped, _as_tensor], ids=lambda f: f.__name__)
 def test_data_of_other_calls_is_whole_in_both_front_ends(function: Callable[..., Any], capture: str) -> None:
@@ -53,6 +54,7 @@ def test_data_of_other_calls_is_whole_in_both_front_ends(function: Callable[...,
         assert torch.equal(compiled(x, k), function(x, k)), k
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("function", [_numpy, _computed, _as_tensor, _asarray], ids=lambda f: f.__name__.strip("_"))
 def test_integers_of_more_than_32_bits_are_whole(function: Callable[..., Any], dynamic: bool | None) -> None:

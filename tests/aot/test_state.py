@@ -152,7 +152,7 @@ def flat(items):
     return [leaf for item in items for leaf in (flat(item) if isinstance(item, (tuple, list)) else [item])]
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_a_switching_program_is_eagers(program, compiler):
     compiled = compiler(program)

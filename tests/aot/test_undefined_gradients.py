@@ -29,7 +29,7 @@ def _writes_to_data(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x.exp()
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("way", [{}, *WAYS.values()])
 @pytest.mark.parametrize("function", [_writes_past_autograd, _writes_to_data])
 def test_an_input_written_to_past_autograd_gets_no_gradient(function: Any, way: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sampled(one_in=7)
+@pytest.mark.sampled(one_in=14)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -136,6 +136,7 @@ BESIDE_A_ROOT: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.sampled(one_in=8)
 @pytest.mark.parametrize("expanded", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", BESIDE_A_ROOT)

@@ -63,6 +63,7 @@ def _said(call: Callable[[], object]) -> str:
     return ""
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("kind", ["leaf", "computed", "constant"])
 @pytest.mark.parametrize("dynamic", [None, True])

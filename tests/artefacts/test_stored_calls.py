@@ -158,6 +158,7 @@ def test_what_is_unchanged_is_loaded(load: Load, cache: Path) -> None:
     _check(load(f"# moved\n\n{SOURCE}").program, cache, True, torch.randn(5))
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_is_noticed(load: Load, cache: Path, edit: str) -> None:
     x = torch.randn(5)
@@ -298,6 +299,7 @@ def test_backwards_that_follow_others_and_second_derivatives(load: Load, cache: 
         out.sum().backward()
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(
     "make",
     [
@@ -438,6 +440,7 @@ def test_processes_at_once_and_one_after_them(tmp_path: Path) -> None:
     assert _said(_process(tmp_path, {})) == ""  # neither compiler nor interpreter nor Dynamo was loaded
 
 
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("seed", range(0, 40, 2))
 def test_random_changes_between_processes(seed: int) -> None:
     outcome = stored_difference(seed)

@@ -24,6 +24,7 @@ from lamina.ir.plan import KernelCall, Place, Plan
 SAMPLE = ("n-th application", "shared means", "value saved", "joined nests", "memory", "kernel's code", "run time")
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("planted", [p for p in PLANTED if p.name in SAMPLE], ids=lambda p: p.name)
 def test_a_planted_fault_is_named(planted: Planted) -> None:
     result = found(planted)

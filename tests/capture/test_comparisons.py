@@ -60,6 +60,7 @@ PROGRAMS: dict[str, tuple[Any, tuple[tuple[Any, ...], ...]]] = {
 }
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values_are_those_of_python(name: str, way: str) -> None:

@@ -118,6 +118,7 @@ def test_the_entry_is_ours_and_looks_like_the_function() -> None:
         assert ours(X).shape == X.shape if isinstance(target, torch.nn.Module) else ours(3, 3)(X).shape == X.shape
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("fullgraph", [False, True])
 @pytest.mark.parametrize("dynamic", [None, False, True])
 def test_graphs_are_made_and_found_again(compile: Compile, fullgraph: bool, dynamic: bool | None) -> None:
@@ -390,6 +391,7 @@ def test_a_whole_graph_that_is_not_made_is_told(compile: Compile) -> None:
         assert "no compiled frames" in told[0]
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("within", [None, False, True])
 @pytest.mark.parametrize("fullgraph", [False, True])

@@ -62,7 +62,7 @@ class Attribute(torch.nn.Module):
 OPERATIONS = (torch.Tensor.__radd__, torch.fmax, torch.Tensor.__mul__, torch.Tensor.sub, torch.ops.aten.add.Tensor)
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "make", [closure, inner_closure, default, in_a_list, in_a_dict, partial, Attribute], ids=lambda m: m.__name__
@@ -173,7 +173,7 @@ USES_OF_A_FLOAT = {
 CALLS_WITH_ZEROS = {True: ((-0.0,), (1.0, -0.0, 0.0, 2.0)), None: ((0.0, -0.0), (1.0, 2.0, 3.0, -0.0, 0.0))}
 
 
-@pytest.mark.sampled(one_in=6)
+@pytest.mark.sampled(one_in=12)
 @pytest.mark.parametrize(
     ("name", "way"), [*((name, "lamina") for name in USES_OF_A_FLOAT), ("where", "torch"), ("product", "torch")]
 )

@@ -60,6 +60,7 @@ PROGRAMS: dict[str, tuple[Callable[[Tensor, Any], Any], tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.sampled(one_in=8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_numbers_are_pythons(name: str) -> None:
     function, numbers = PROGRAMS[name]

@@ -307,6 +307,7 @@ COMPILED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("how", COMPILED)
 @pytest.mark.parametrize("case", STANCES.values(), ids=STANCES)
 def test_the_stance_says_the_fact_and_both_values(case: Any, how: str) -> None:

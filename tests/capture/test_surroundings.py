@@ -190,7 +190,7 @@ CHANGES = (
 )
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=16)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("make", CHANGES, ids=lambda make: make.__name__)
 def test_a_change_is_seen(make, way):
@@ -273,6 +273,7 @@ ONE, OTHER = Plain(), Plain()
 LIST = [1]
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "same",

@@ -74,6 +74,7 @@ def test_candidates_are_of_every_kind() -> None:
     assert told == set(NAMES)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("make", [softmax, norm, norm_backward])
 def test_every_candidate_of_kernels_with_several_phases(tmp_path: Path, make: Callable[..., Any], exact: bool) -> None:

@@ -10,6 +10,7 @@ import lamina
 from lamina.codegen.cpp.expressions import compute
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("vector", [False, True])
 @pytest.mark.parametrize(("dtype", "rounding"), [("bfloat16", "round_bf16("), ("float16", "round_f16(")])
 def test_half_precision_rounds_after_each_operation(dtype: str, rounding: str, vector: bool) -> None:

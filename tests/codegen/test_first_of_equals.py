@@ -8,6 +8,7 @@ import torch
 import lamina
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.int64])
 def test_places_over_several_axes(dtype: torch.dtype) -> None:
     torch.manual_seed(0)

@@ -214,7 +214,7 @@ def reference(function: str, a: Tensor, b: Tensor) -> Tensor:
     return rest if function == "fmod" else torch.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("function", ["fmod", "mod", "floor_div", "nextafter"])

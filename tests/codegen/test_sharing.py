@@ -90,7 +90,7 @@ def _extremes(*xs: Tensor) -> list[Tensor]:
     return [x.amax(1) + x.softmax(1).argmax(1) for x in xs if x.numel()]
 
 
-@pytest.mark.sampled(one_in=5)
+@pytest.mark.sampled(one_in=10)
 @pytest.mark.parametrize("function", [_normalised, _joined, _turned, _windows, _extremes])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("numerics", ["eager", "fast"])

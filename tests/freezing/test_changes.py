@@ -105,6 +105,7 @@ CHANGES: dict[str, Callable[[Model], None]] = {
 }
 
 
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_seen(change: str) -> None:
     model = Model()

@@ -110,6 +110,7 @@ MERGED: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MERGED)
 def test_products_of_one_input_are_one(name: str, dtype: torch.dtype) -> None:
@@ -283,7 +284,7 @@ FOLDED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FOLDED)
 def test_functions_of_channels_are_in_the_weights(name: str, dtype: torch.dtype) -> None:

@@ -92,7 +92,7 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize(
     ("program", "dynamic"),
     [*((p, None) for p in PROGRAMS), *((p, True) for p in (functional, writes_view, writes_list))],

@@ -31,6 +31,7 @@ def _run(function: Any, x: Tensor, size: Any) -> list[Tensor]:
     return [values.detach(), places, *torch.autograd.grad(values, leaf, weights)]
 
 
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize(
     ("shape", "size", "kernels"),

@@ -13,6 +13,7 @@ from .samples import DTYPES, check_samples
 from .torch_private import traced
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["cat", "stack", "hstack", "vstack", "dstack", "column_stack"])
 def test_samples(name: str, dtype: torch.dtype) -> None:

@@ -78,6 +78,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize(("kernel", "width", "step", "pad", "dilation", "read"), CASES)
 def test_values(kernel: tuple[int, int], width: int, step: int, pad: int, dilation: int, read: int) -> None:
     rest = settings(step, pad, dilation)
@@ -103,6 +104,7 @@ GRADIENTS = [
 ]
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize(("kernel", "width", "step", "pad", "read"), GRADIENTS)
 @pytest.mark.parametrize("bias", [False, True])
 def test_gradients(kernel: tuple[int, int], width: int, step: int, pad: int, read: int, bias: bool) -> None:

@@ -20,6 +20,7 @@ LOSSES: dict[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("backend", ["lamina", "interp"])
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 @pytest.mark.parametrize(("made", "other"), HALVES, ids=["float16 of bfloat16", "bfloat16 of float16"])
@@ -66,6 +67,7 @@ ADDED: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("backend", ["lamina", "interp"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("function", ADDED.values(), ids=ADDED)

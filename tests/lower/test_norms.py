@@ -59,6 +59,7 @@ NORMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("backend", ["lamina", "interp"])
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_norm_of_equal_values_is_exact_and_of_nearly_equal_ones_as_eagers(norm: str, backend: str) -> None:
@@ -191,6 +192,7 @@ def _graph(op: Any, args: tuple[Any, ...], results: tuple[torch.Tensor, ...]) ->
     return GraphModule(torch.nn.Module(), graph)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("dim", [0, 1, -1])
 @pytest.mark.parametrize("symbolic", [False, True])

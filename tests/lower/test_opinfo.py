@@ -138,7 +138,7 @@ IDENTITIES = {"bfloat16", "bool", "byte", "char", "double", "half", "int", "long
 INTEGER_INPUTS_HAVE_NO_DOUBLE = {"nn.functional.triplet_margin_loss"}
 
 
-@pytest.mark.sampled(one_in=7)
+@pytest.mark.sampled(one_in=21)
 @pytest.mark.parametrize("op", _selected(NAMES, torch.float32))
 def test_float32(op: OpInfo) -> None:
     _judge(op, torch.float32, 2)
@@ -167,7 +167,7 @@ def test_other_dtypes(dtype: torch.dtype, every: bool) -> None:
     assert wrong == []
 
 
-@pytest.mark.sampled(one_in=6)
+@pytest.mark.sampled(one_in=18)
 @pytest.mark.parametrize("op", _selected(NAMES - {"polar", "angle"}, torch.float32, backward=True))
 def test_gradients(op: OpInfo) -> None:
     """Gradients may go through views, whose rules are tested elsewhere."""
@@ -178,7 +178,7 @@ def test_gradients(op: OpInfo) -> None:
         assert found.nests
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("op", _selected(SYMBOLIC, torch.float32))
 def test_symbolic_sizes(op: OpInfo) -> None:
     _judge(op, torch.float32, 2, symbolic=True)

@@ -17,6 +17,7 @@ from .samples import DTYPES, check_samples
 aten = torch.ops.aten
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     "name",
@@ -78,7 +79,7 @@ def test_padding_that_only_products_read(symbolic: bool) -> None:
     assert found.nests == 6  # the values, two sides of each dimension, and the exponentials
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 @pytest.mark.parametrize(
     ("shape", "pad"),

@@ -25,7 +25,7 @@ aten = torch.ops.aten
 POOLS = [f"nn.functional.{kind}_pool{rank}d" for kind in ("avg", "adaptive_avg", "max") for rank in (1, 2, 3)]
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 @pytest.mark.parametrize("name", POOLS)
 def test_samples(name: str, dtype: torch.dtype) -> None:

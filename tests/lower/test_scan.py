@@ -14,6 +14,7 @@ from .harness import check
 from .samples import check_samples
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 @pytest.mark.parametrize("name", ["cumsum", "cumprod", "logcumsumexp"])
 def test_samples(name: str, dtype: torch.dtype) -> None:
@@ -54,6 +55,7 @@ def rows(dtype: torch.dtype, length: int, special: tuple[float, ...]) -> Tensor:
     return x.abs().to(dtype) if dtype in (torch.uint8, torch.bool) else x.to(dtype)
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("name", ["float32", "float64", "bfloat16", "int8", "uint8", "int64", "bool"])
 def test_extremes_with_places(name: str) -> None:
     """Along rows of whole vectors and less, and along columns: the last of equal ones, signs of zeros, NaN for good."""
@@ -79,6 +81,7 @@ def test_extremes_of_scalars_and_their_gradients() -> None:
     check(lambda x: (*x.cummax(1), *x.cummin(0)), torch.randn(5, 9), symbolic=True)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", ["cumprod", "logcumsumexp"])
 @pytest.mark.parametrize("length", [5, 16, 100])
 def test_what_another_grouping_would_change(name: str, length: int) -> None:

@@ -30,7 +30,7 @@ COPIES = (
 )
 
 
-@pytest.mark.sampled(one_in=5)
+@pytest.mark.sampled(one_in=15)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", [*VIEWS, *COPIES])
 def test_samples(name: str, dtype: torch.dtype) -> None:
@@ -57,6 +57,7 @@ def test_diagonals_begin_at_their_offset(offset: int) -> None:
     check(lambda x: x.diagonal(offset, 1, 2) + 1, X)
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_views_of_computed_and_given_tensors(name: str, symbolic: bool) -> None:

@@ -48,6 +48,7 @@ def ours(function, inputs, rules, **options):
     return compiled(function, inputs, rules, without_rules=names, **options)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(
     "spelling",
     [
@@ -63,6 +64,7 @@ def test_operands_come_in_any_order_and_spelling(spelling):
     assert applied(record, silu.name) == 1
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(
     "spelling",
     [

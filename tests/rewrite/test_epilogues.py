@@ -142,6 +142,7 @@ def as_exact_as_eager(function, inputs):
     return after, calls, notes
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("added", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("held", [torch.bfloat16, torch.float32])

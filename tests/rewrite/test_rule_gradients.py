@@ -63,6 +63,7 @@ def _function(x: Tensor, y: Tensor) -> Tensor:
     return (torch.sin(x) * 2 + y).cos()
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("how", LOSING)
 def test_a_right_side_that_loses_a_gradient_is_not_applied(how: str) -> None:
     after, why = LOSING[how]
@@ -79,6 +80,7 @@ def test_a_right_side_that_loses_a_gradient_is_not_applied(how: str) -> None:
         lamina.compile(_function, options={"rules": (one,), "strict": True})(x, y)
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("how", LOSING)
 def test_without_gradients_it_is_applied(how: str) -> None:
     one = rule(_before, LOSING[how][0], name=f"infers: {how}")

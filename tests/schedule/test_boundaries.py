@@ -53,6 +53,7 @@ def pairs(plan: Plan) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_each_boundary_has_a_reason_with_a_code(program: corpus.Program, monkeypatch: pytest.MonkeyPatch) -> None:
     codes = {code.number for section in registered() for code in section}

@@ -64,6 +64,7 @@ def _judged(function: _Function, x: Tensor, training: bool = False, **options: A
     return compiled
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("function", [_windows, _several, _wanted_in_the_row, _scaled, _narrow, _transposed])
 def test_functions_of_row_results_are_computed_for_many_rows(function: _Function, training: bool) -> None:
@@ -94,6 +95,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, ...]:
     return torch.native_layer_norm(x, x.shape[-1:], None, None, 1e-5)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(
     ("function", "shape"),
     [
@@ -156,6 +158,7 @@ def _kept_in_both_orders(x: Tensor) -> tuple[Tensor, Tensor]:
     return centred, centred.contiguous(memory_format=_LAST)
 
 
+@pytest.mark.sampled(one_in=8)
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("channels", [18, 34])
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def flattened(x: Tensor) -> Tensor:
     return rows[4] - rows[1]
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(
     "program", [picked, halves, crossed, steps, few_rows, flattened, chain], ids=lambda p: p.__name__
 )

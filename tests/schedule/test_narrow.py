@@ -133,6 +133,7 @@ def test_a_reduction_along_memory_is_not_turned() -> None:
     assert any("another order" in d.reason for d in refused)
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("backend", ["interp", "lamina"])
 @pytest.mark.parametrize(
     "function",

@@ -99,7 +99,7 @@ def _step(draw: random.Random) -> Callable[[Tensor], Tensor]:
     return draw.choice(choices)
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.sampled(one_in=9)
 @pytest.mark.parametrize("seed", range(60))
 def test_random_programs(seed: int) -> None:
     draw = random.Random(seed)

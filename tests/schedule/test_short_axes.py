@@ -107,7 +107,7 @@ def _check(name: str, dtype: torch.dtype, **options: Any) -> None:
             assert one.stride() == other.stride()
 
 
-@pytest.mark.sampled(one_in=8)
+@pytest.mark.sampled(one_in=24)
 @pytest.mark.parametrize("simd", ["auto", "avx2", "plain"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_short_axes(name: str, simd: str) -> None:
@@ -119,7 +119,7 @@ _TURNS = (
 )
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=12)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8])
 @pytest.mark.parametrize("name", _TURNS)
 def test_elements_that_take_turns(name: str, dtype: torch.dtype) -> None:
@@ -189,7 +189,7 @@ def test_a_sum_of_negative_zeros_is_a_positive_one(shape: tuple[int, ...]) -> No
     assert torch.equal(torch.signbit(lamina.compile(f)(x)), torch.signbit(f(x)))
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bfloat16])
 @pytest.mark.parametrize(
     ("a", "b", "dim"), [((4, 3), (4, 3), -1), ((2, 3, 5), (1, 3, 1), 1), ((2, 3, 40), (2, 3, 40), 1)]
@@ -208,6 +208,7 @@ def test_vector_products(dtype: torch.dtype, a: tuple[int, ...], b: tuple[int, .
             assert not judge(found, f(x, y), f(x.double(), y.double()))
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 def test_the_first_of_equals_and_the_first_that_is_no_number(name: str, dtype: torch.dtype) -> None:

@@ -335,6 +335,7 @@ def test_a_graph_that_addresses_memory_takes_a_copy(compile: CompileFunction) ->
         torch.testing.assert_close(ours, gradient * 6)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("backend", ["lamina", "interp"])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_gradients_of_two_leaves_lie_in_memory_of_their_own(dynamic: bool, backend: str) -> None:

@@ -28,7 +28,7 @@ def _sample(dtype: torch.dtype, *shape: int) -> Tensor:
     return torch.randint(low, 60, shape, dtype=dtype)
 
 
-@pytest.mark.sampled(one_in=6)
+@pytest.mark.sampled(one_in=18)
 @pytest.mark.parametrize("left", EVERYTHING, ids=str)
 @pytest.mark.parametrize("right", [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float32], ids=str)
 def test_promotion(compile: CompileFunction, left: torch.dtype, right: torch.dtype) -> None:
@@ -41,6 +41,7 @@ def test_promotion(compile: CompileFunction, left: torch.dtype, right: torch.dty
     agree(compile, lambda: (program, (_sample(left, 5, 3), _sample(right, 5, 3))))
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_integers(compile: CompileFunction, dtype: torch.dtype) -> None:
     def program(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
@@ -241,7 +242,7 @@ def test_special_values_of_functions_of_one_number(compile: CompileFunction, dty
         assert torch.equal(mine.signbit() | mine.isnan(), theirs.signbit() | theirs.isnan())
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("name", BINARY)
 def test_special_values_of_functions_of_two_numbers(compile: CompileFunction, name: str) -> None:
     values = torch.tensor(SPECIAL)
@@ -317,6 +318,7 @@ ROUNDED: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("name", ROUNDED)
 def test_what_the_program_rounds_itself_is_rounded(name: str, dtype: torch.dtype, compile: CompileFunction) -> None:

@@ -46,7 +46,7 @@ PROGRAMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.sampled(one_in=7)
+@pytest.mark.sampled(one_in=14)
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_one_graph_for_all_sizes(compile: CompileFunction, compiler_name: str, name: str, grad: bool) -> None:

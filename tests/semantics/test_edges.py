@@ -18,6 +18,7 @@ INFINITE = torch.tensor(
 )
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(4, 19), (19, 4)])
 def test_extremes_of_infinities(compile: CompileFunction, dtype: torch.dtype, shape: tuple[int, int]) -> None:
@@ -31,6 +32,7 @@ def test_extremes_of_infinities(compile: CompileFunction, dtype: torch.dtype, sh
         assert torch.equal(ours.nan_to_num(nan=123.0), eager.nan_to_num(nan=123.0))
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("correction", [0, 1, 5, 7, 20])
 @pytest.mark.parametrize("count", [1, 5])
 def test_variances_with_more_taken_off_than_there_are(compile: CompileFunction, correction: int, count: int) -> None:
@@ -43,6 +45,7 @@ def test_variances_with_more_taken_off_than_there_are(compile: CompileFunction, 
         assert not judge(ours, eager, exact)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 def test_dropouts_of_one_graph_draw_apart(compile: CompileFunction, dynamic: bool | None, numerics: str) -> None:
@@ -56,7 +59,7 @@ def test_dropouts_of_one_graph_draw_apart(compile: CompileFunction, dynamic: boo
             assert 0.4 < (a == b).float().mean() < 0.6
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=8)
 @pytest.mark.parametrize(
     "function",
     [
@@ -120,6 +123,7 @@ SHIFTS: list[Callable[[Tensor], Tensor]] = [
 ]
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("number", range(len(SHIFTS)))
 def test_what_is_written_is_read_first(compile: CompileFunction, number: int) -> None:
     def function(x: Tensor) -> Tensor:

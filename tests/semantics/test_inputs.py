@@ -32,7 +32,7 @@ def _mixture(x: Tensor) -> tuple[Tensor, ...]:
     return y, x.sum(0), x.amax(1), x.softmax(-1), y.t() + 1, F.layer_norm(x, (8,)), x.flatten()[3:9], x.cumsum(0)
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=8)
 @pytest.mark.parametrize("layout", list(LAYOUTS))
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
 def test_layouts(compile: CompileFunction, layout: str, grad: bool) -> None:
@@ -67,7 +67,7 @@ EMPTY = {
 }
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=12)
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)], ids=str)
 @pytest.mark.parametrize("program", list(EMPTY.values()), ids=list(EMPTY))
 def test_zero_sized(compile: CompileFunction, program: Any, shape: tuple[int, int]) -> None:
@@ -108,7 +108,7 @@ def test_zero_dimensional_promotes_weakly(compile: CompileFunction) -> None:
     agree(compile, lambda: (program, (torch.randn(4).bfloat16(), *scalars)), exact=False)
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 31, 33, 255, 1023, 1025, 4099])
 def test_sizes_around_vector_and_tile_widths(compile: CompileFunction, size: int) -> None:
     def program(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:

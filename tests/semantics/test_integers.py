@@ -82,7 +82,7 @@ def _check(compiled: Any, program: Program, k: Any, grad: bool = False) -> None:
         torch.testing.assert_close(x.grad, y.grad)
 
 
-@pytest.mark.sampled(one_in=5)
+@pytest.mark.sampled(one_in=10)
 @pytest.mark.parametrize("name", list(PLACES))
 def test_places(compile: CompileFunction, name: str) -> None:
     program, integers = PLACES[name]
@@ -91,7 +91,7 @@ def test_places(compile: CompileFunction, name: str) -> None:
         _check(compiled, program, k)
 
 
-@pytest.mark.sampled(one_in=5)
+@pytest.mark.sampled(one_in=10)
 @pytest.mark.parametrize("name", list(PLACES))
 def test_gradients_of_places(compile: CompileFunction, name: str) -> None:
     program, integers = PLACES[name]
@@ -100,7 +100,7 @@ def test_gradients_of_places(compile: CompileFunction, name: str) -> None:
         _check(compiled, program, k, grad=True)
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize(("name", "numerics"), [*((name, "fast") for name in NUMBERS), ("together", "eager")])
 def test_numbers(compile: CompileFunction, name: str, numerics: str) -> None:
     program, integers = NUMBERS[name]
@@ -120,6 +120,7 @@ VIEWS: dict[str, tuple[Program, tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize(("dynamic", "grad"), [(True, False), (None, True)], ids=["plain", "grad"])
 @pytest.mark.parametrize("name", list(VIEWS))
 def test_views_of_the_input(name: str, dynamic: bool | None, grad: bool) -> None:
@@ -170,6 +171,7 @@ def _repeated(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return x.new_zeros(abs(k) + 1, 3) + x[0, :3], x.repeat(max(abs(k), 2), 1) * 2
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("program", [_stacked, _of_absolute_values, _repeated])
 def test_absolute_values_as_sizes(program: Any, grad: bool) -> None:
@@ -285,6 +287,7 @@ COLUMNS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", list(COLUMNS))
 def test_columns_where_both_sizes_change(compile: CompileFunction, name: str, dynamic: bool | None) -> None:

@@ -113,7 +113,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...], bo
 }
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=8)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_the_rest_is_compiled(name: str, dynamic: bool) -> None:
@@ -142,6 +142,7 @@ def test_marked_regions_are_inlined() -> None:
     assert not compiled.record.decisions("segments")
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(("name", "bodies"), [("branches", 2), ("loops", 2), ("steps", 1), ("transposed steps", 1)])
 def test_the_graphs_of_control_flow_are_compiled(name: str, bodies: int) -> None:
     function, shapes, _ = PROGRAMS[name]

@@ -72,6 +72,7 @@ def test_extremes_of_nothing_with_gradient(compile: CompileFunction, settings: d
     _refused_alike(compile(program, **settings), program, lambda: torch.zeros(3, 0, requires_grad=True))
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)], ids=str)
 def test_extremes_for_nothing(compile: CompileFunction, settings: dict[str, Any], shape: tuple[int, int]) -> None:
     dim = shape.index(3)
@@ -184,7 +185,7 @@ SHARED: dict[str, tuple[Program, Callable[[], Tensor]]] = {
 }
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.sampled(one_in=24)
 @pytest.mark.usefixtures("_no_errors_are_kept")
 @pytest.mark.parametrize("name", list(SHARED))
 def test_writes_to_shared_memory(compile: CompileFunction, settings: dict[str, Any], name: str) -> None:
@@ -310,6 +311,7 @@ SAVED: dict[str, Program] = {
 
 @pytest.mark.usefixtures("_no_errors_are_kept")
 @pytest.mark.filterwarnings("ignore:lamina runs", "ignore:Error detected in")
+@pytest.mark.sampled(one_in=18)
 @pytest.mark.parametrize("name", [*VIEWS, *SAVED])
 @pytest.mark.parametrize("how", ["static", "dynamic", "own"])
 def test_writes_that_autograd_refuses(how: str, name: str) -> None:

@@ -53,7 +53,7 @@ def _agree(program: Program, compiled: Any) -> None:
 _SAMPLED = [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.slow) for n in PROGRAMS]
 
 
-@pytest.mark.sampled(one_in=5)
+@pytest.mark.sampled(one_in=20)
 @pytest.mark.parametrize("dynamic", [None, True], ids=["sizes_as_found", "dynamic"])
 @pytest.mark.parametrize("name", _SAMPLED)
 def test_whole_graphs(compile: CompileFunction, captured: None, name: str, dynamic: bool | None) -> None:
@@ -61,6 +61,7 @@ def test_whole_graphs(compile: CompileFunction, captured: None, name: str, dynam
     _agree(PROGRAMS[name], compile(PROGRAMS[name].function, fullgraph=whole, dynamic=dynamic))
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(
     "dynamic", [None, pytest.param(True, marks=pytest.mark.slow)], ids=["sizes_as_found", "dynamic"]
 )
@@ -71,7 +72,7 @@ def test_broken_graphs(compile: CompileFunction, name: str, dynamic: bool | None
     _agree(PROGRAMS[name], compile(PROGRAMS[name].function, dynamic=dynamic))
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("dynamic", [None, True], ids=["sizes_as_found", "dynamic"])
 @pytest.mark.parametrize("name", list(ASSERTIONS))
 def test_assertions_fail_when_the_graph_runs(

@@ -53,7 +53,7 @@ def _same(x: Tensor, view: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     return x, view(x)
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("writes", ["first", "second"])
 @pytest.mark.parametrize(
     ("name", "dynamic"), [*((name, None) for name in SHARED), ("overlapping", True), ("other halves", True)]
@@ -112,6 +112,7 @@ TWICE: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("name", TWICE)
 def test_lists_of_tensors_that_share_memory(name: str) -> None:
     ours, eager = (torch.arange(4.0), torch.ones(4)), (torch.arange(4.0), torch.ones(4))
@@ -133,6 +134,7 @@ REFUSED: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", REFUSED)
 def test_writes_that_eager_refuses_are_refused(name: str) -> None:
     with pytest.raises(RuntimeError, match="single memory location"):
@@ -152,7 +154,7 @@ ALIVE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize(
     ("name", "kind", "dynamic"),
     [
@@ -203,7 +205,7 @@ def _without_gradients(function: Callable[[], object]) -> None:
         function()
 
 
-@pytest.mark.sampled(one_in=5)
+@pytest.mark.sampled(one_in=20)
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("name", OF_LEAVES)
@@ -234,6 +236,7 @@ def test_an_input_that_eager_saves_may_not() -> None:
         y.sum().backward()
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 def test_a_detached_input_is_outside_of_autograd(dynamic: bool | None, numerics: str) -> None:

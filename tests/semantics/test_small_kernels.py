@@ -31,6 +31,7 @@ def test_sums_of_columns(compile: CompileFunction, rows: int) -> None:
     _agree(compile, lambda x: [x.sum(0), (x * 2).amax(0)], torch.randint(-9, 9, (rows, 24)).float())
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pieces_of_rows(compile: CompileFunction, width: int) -> None:
     def pieces(x: Tensor) -> list[Tensor]:

@@ -76,12 +76,13 @@ def test_views_of_inputs(compile: CompileFunction, program: Any, grad: bool) -> 
 
 
 @_table(INTERMEDIATES)
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
 def test_views_of_intermediates(compile: CompileFunction, program: Any, grad: bool) -> None:
     agree(compile, lambda: (program, (torch.randn(4, 6, requires_grad=grad),)))
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=12)
 @_table(STRIDES)
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
 def test_strides_are_those_of_eager(compile: CompileFunction, program: Any, grad: bool) -> None:
@@ -186,6 +187,7 @@ SHARED = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", SHARED)
 def test_results_of_run_time_sizes_share_memory_as_in_eager(name: str, compile: CompileFunction) -> None:
     def function(x: Tensor) -> tuple[Tensor, ...]:
@@ -241,6 +243,7 @@ PARTS = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_of_an_input_are_lost_by_a_write_to_it(name: str, dynamic: bool, compile: CompileFunction) -> None:

@@ -108,7 +108,7 @@ def _seen(function: Callable[[Tensor], Any]) -> tuple[list[Tensor], Any]:
     return results, (shared, [(r.dtype, r.stride(), r.storage_offset()) for r in results])
 
 
-@pytest.mark.sampled(one_in=8)
+@pytest.mark.sampled(one_in=64)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("view", VIEWS)

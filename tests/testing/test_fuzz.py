@@ -119,7 +119,7 @@ def test_a_seed_has_one_program() -> None:
     assert len({generate(seed) for seed in range(20)}) == 20
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=16)
 @pytest.mark.parametrize("name", INGREDIENTS)
 def test_every_ingredient_makes_programs_that_run(name: str) -> None:
     for seed in range(3):

@@ -29,7 +29,7 @@ DETACHED = {
 }
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("name", DETACHED)
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 def test_results_that_are_others_without_a_history(name: str, numerics: str) -> None:
@@ -80,7 +80,7 @@ SIZES_OF_DATA = {
 }
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("name", SIZES_OF_DATA)
 @pytest.mark.parametrize("target", ["lamina", "lamina:interp"])
 def test_layouts_of_sizes_that_only_data_tell(name: str, target: str) -> None:

@@ -162,6 +162,7 @@ def test_signs_of_zeros_are_compared_where_eager_has_one() -> None:
     assert check(HEAD + SIGNED, f"{__name__}:other_signs").kind == "zero sign"
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(
     "call",
     [

@@ -34,6 +34,7 @@ def program(compile):
 """
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize(
     "call",
     [
@@ -51,6 +52,7 @@ def test_a_sum_that_is_written_out_is_no_negative_zero(call: str) -> None:
     assert check(HEAD + GRADIENT_OF_NEGATIVE_ZEROS.replace("CALL", call), "lamina:interp").ok
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4), (4, 4)])
 def test_a_product_over_one_element_is_no_negative_zero(dtype: torch.dtype, shape: tuple[int, int]) -> None:

@@ -117,7 +117,7 @@ def program(compile):
 }
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("target", ["lamina", "lamina:interp"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values_are_eagers(name: str, target: str) -> None:

@@ -304,7 +304,7 @@ def program(compile):
 """
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_write_keeps_the_layout(name: str) -> None:
     program = WRITES.replace("NAME", name).replace("FUNCTIONS", "(f, )").replace("DYNAMIC", "False")
@@ -343,14 +343,14 @@ def test_a_copy_with_gaps_is_eagers(dynamic: bool) -> None:
     assert check(HEAD + SCATTERS.replace("DYNAMIC", str(dynamic)), "lamina:interp").differences == ()
 
 
-@pytest.mark.sampled(one_in=2)
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows_are_eagers(name: str, dynamic: bool) -> None:
     assert check(HEAD + WINDOWS[name].replace("DYNAMIC", str(dynamic)), "lamina:interp").differences == ()
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("numbers", ["fast", "eager"])
 @pytest.mark.parametrize("name", SAME_OBJECTS)
@@ -359,7 +359,7 @@ def test_results_are_the_objects_that_eagers_are(name: str, numbers: str, dynami
     assert check(HEAD + program, "lamina:interp").differences == ()
 
 
-@pytest.mark.sampled(one_in=3)
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("target", ["lamina", "lamina:interp"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_program_runs_as_in_eager(name: str, target: str) -> None:
@@ -377,6 +377,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize(("shape", "strides"), LAYOUTS, ids=str)
 def test_windows_are_tensors_with_fewer_places_than_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
     places = torch.arange(16).as_strided(shape, strides).flatten().tolist()

@@ -32,6 +32,7 @@ def by_machine(function, *args, **kwargs):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("first", FIRST)
 def test_random_programs_do_what_they_do_in_python(first: int) -> None:
     assert [told for seed in range(first, first + 100) if (told := difference(seed))] == []

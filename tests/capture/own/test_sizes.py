@@ -89,6 +89,7 @@ def has_a_part_without(x):
     return y, z, z * x
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("program", [ends_without, begins_without, has_a_part_without])
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("grad", [False, True])

@@ -40,6 +40,7 @@ WIDE: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("kind", WIDE)
 def test_wide_accesses(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -107,6 +107,7 @@ LARGE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], str]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", LARGE)
 def test_accesses_are_wide_and_registers_suffice(name: str, tmp_path: Path) -> None:
     function, arguments, kind = LARGE[name]

@@ -208,6 +208,7 @@ def test_every_spelling_is_found(kind: str) -> None:
         assert any(name.startswith(kind) for name in names), f"{kind}, spelling {number}: {names}"
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("kind", LOOKALIKES)
 def test_a_lookalike_is_left_alone(kind: str) -> None:
     inputs, function = LOOKALIKES[kind]
@@ -281,6 +282,7 @@ COMPLEX: dict[str, tuple[Function, bool]] = {
 """Complex numbers that are read as pairs, and whether in real arithmetic they take fewer passes over memory."""
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", COMPLEX)
 def test_complex_numbers_that_are_read_as_pairs(name: str) -> None:
     function, changed = COMPLEX[name]
