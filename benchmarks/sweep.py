@@ -93,6 +93,8 @@ def _work(args: argparse.Namespace, journal: Journal, until: float) -> None:
         speeds = " ".join(f"{name} {ratio:.2f}" for name, ratio in finding.speedups.items())
         told = finding.detail[:110] if finding.status != "timed" else f"{speeds}{'  SLOWER' if finding.slower else ''}"
         print(f"[{number}/{len(left)}] {row.name}: {finding.status} {told}", flush=True)
+        if finding.slower and finding.fallback:
+            print(f"    {finding.fallback}", flush=True)
 
 
 def _supervise(argv: Sequence[str], journal: Journal, limit: float, until: float) -> None:

@@ -108,20 +108,23 @@ def measure(
     except Skipped as problem:
         finding.status, finding.detail = "skipped", str(problem)
         return finding
-    calls = {"eager": eager.call}
+    calls, ours = {"eager": eager.call}, None
     for name in rivals:
         if name == "eager":
             continue
         reached(name)
-        complaint, call = _compared(row, name, name == subject, expected, finding)
-        if call is not None and not complaint:
-            calls[name] = call
+        complaint, rival = _compared(row, name, expected, finding)
+        ours = rival if name == subject else ours
+        if rival is not None and not complaint:
+            calls[name] = rival.call
         elif name == subject:
-            finding.status, finding.detail = "failed" if call is None else "differs", complaint
+            finding.status, finding.detail = "failed" if rival is None else "differs", complaint
             return finding
         else:
             finding.detail += f"{name}: {complaint} "
     _time(finding, calls, row.variant, subject, seconds, timer)
+    if ours is not None:  # after its calls: what is left to eager by a comparison is known only then
+        _read_record(finding, ours.compiled)
     return finding
 
 
@@ -203,10 +206,8 @@ def _worth_timing(call: Callable[[], Any], device: str) -> None:
         raise Skipped(f"eager takes {'less' if min(took) < LEAST_MS[device] else 'more'} time than is worth measuring")
 
 
-def _compared(
-    row: Row, name: str, is_subject: bool, expected: Sequence[Tensor], finding: Finding
-) -> tuple[str, Callable[[], Any] | None]:
-    """What is wrong with a rival, "" if nothing is, and its call, None if it raised."""
+def _compared(row: Row, name: str, expected: Sequence[Tensor], finding: Finding) -> tuple[str, _Rival | None]:
+    """What is wrong with a rival, "" if nothing is, and the rival, None if it raised."""
     start = time.perf_counter()
     try:
         with kernels_of_inductor() as counted:
@@ -217,21 +218,21 @@ def _compared(
         text = str(problem).strip().splitlines()
         return f"{type(problem).__name__}: {text[0][:160] if text else ''}", None
     finding.first_seconds[name] = round(time.perf_counter() - start, 2)
-    if is_subject:
-        finding.graphs, finding.kernels, finding.libraries, finding.fallback = record_counts(rival.compiled)
-        finding.decisions = _refused(rival.compiled)
-    else:
-        finding.rival_kernels = max(finding.rival_kernels, counted())
+    finding.rival_kernels = max(finding.rival_kernels, counted())
     if rival.problem.random:
-        return "", rival.call
-    return _difference(results, expected, row), rival.call
+        return "", rival
+    return _difference(results, expected, row), rival
 
 
-def _refused(compiled: Any) -> tuple[str, ...]:
-    """What Lamina decided against, each ground once: where a slow program's cause is looked for first."""
+def _read_record(finding: Finding, compiled: Any) -> None:
+    """What the subject made of the program, and why parts of it are eager's, if they are."""
+    finding.graphs, finding.kernels, finding.libraries, finding.fallback = record_counts(compiled)
     record = getattr(compiled, "record", None)
-    found = [] if record is None else [f"{d.kind}: {d.reason}"[:160] for d in record.decisions() if not d.taken]
-    return tuple(dict.fromkeys(found))[:12]
+    decisions = [] if record is None else record.decisions()
+    left = dict.fromkeys(str(d.reason) for d in decisions if d.kind == "eager" and d.taken)
+    finding.fallback = " | ".join([*filter(None, [finding.fallback]), *(text[:200] for text in left)])
+    against = dict.fromkeys(f"{d.kind}: {d.reason}"[:160] for d in decisions if not d.taken)
+    finding.decisions = tuple(against)[:12]
 
 
 def _difference(results: Sequence[Tensor], expected: Sequence[Tensor], row: Row) -> str:

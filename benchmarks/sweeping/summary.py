@@ -116,5 +116,8 @@ def _print_group(
         rows.append([f.name, milliseconds, *speeds, *counts, ", ".join(kinds)])
     columns = ["program", "ms", *(f"vs {n}" for n in rivals), "kernels", "torch's", "kinds, the slowest first"]
     print_table(f"Slower: {why} ({len(group)})", columns, rows)
+    for f in group:
+        if f.fallback:
+            print(f"  {f.name}: {f.fallback}")
     for f in group[:sources]:
         print(f.name, *(f"  not: {d}" for d in f.decisions), f.text, sep="\n")

@@ -157,6 +157,17 @@ def test_a_journal_remembers_by_versions_and_buries_the_dead(tmp_path: Path) -> 
     assert later.earlier["done"].slower
 
 
+@pytest.mark.filterwarnings("ignore:lamina leaves")
+def test_a_graph_left_to_eager_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    program = row(lambda x: torch.unsafe_chunk(x * 2, 2)[0].exp(), (64, 64))
+    found = measure(program, "lamina", RIVALS, 0.1, clock(eager=0.8, aot_eager=3.0, lamina=1.0))
+    assert found.slower
+    assert "eager" in cause(found)
+    assert "unsafe_chunk" in found.fallback
+    print_summary([found], ["eager"])
+    assert found.fallback in capsys.readouterr().out
+
+
 def test_causes_come_from_the_record_and_from_who_is_faster() -> None:
     slow = Finding(
         "generated/1.fp32.forward",

@@ -1,4 +1,4 @@
-"""Resampling by the nearest element, with its gradient, by linear or, on GPUs, by cubic interpolation.
+"""Resampling by the nearest element, with its gradient, by linear or by cubic interpolation.
 
 Source places are computed in floating point exactly as eager does, because rounding decides between neighbours.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -19,8 +20,9 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
+from lamina.lower.interpolation import Share, cubic_shares, linear_shares, weighted_sum
 from lamina.lower.positions import shape_of
-from lamina.lower.resizes import Resize, resizes, rounded
+from lamina.lower.resizes import Resize, resizes
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
 
@@ -32,8 +34,8 @@ _PERIOD = 512
 _TAKEN = 9
 """Results that an element's gradient is the sum of at most."""
 
-Share = tuple[Expr, Value | None]
-"""A source place and the weight it has (``None``: all of it)."""
+_Around = Callable[[NestBuilder, Expr, Resize], Sequence[Share]]
+"""What gives a result place's source places."""
 
 
 def _nearest(b: NestBuilder, at: Expr, resize: Resize, exact: bool) -> Expr:
@@ -52,52 +54,6 @@ def _nearest(b: NestBuilder, at: Expr, resize: Resize, exact: bool) -> Expr:
     return b.loaded(place.op("minimum", resize.source - 1), as_expr(resize.source))
 
 
-def _linear(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str, gpu: bool) -> list[Share]:
-    """The two neighbours of a result place and their weights.
-
-    Where a dimension keeps its size, eager on CPUs adds the element times zero, which is not a number for infinities.
-    On GPUs such a dimension is as any other: a given factor may still put places between elements.
-    """
-    source, result = resize.source, resize.result
-    if source == result and not gpu:
-        return [(at, None), (at, b.constant(0.0, dtype))]
-    v = b.index(at).to(dtype)
-    if corners:
-        real = v * (rounded((source - 1) / (result - 1), dtype) if result > 1 else 0.0)
-    else:
-        real = ((v + 0.5) * resize.ratio(dtype) - 0.5).op("maximum", 0.0)
-    left = real.to("int64").op("minimum", source - 1)
-    weight = (real - left.to(dtype)).op("maximum", 0.0).op("minimum", 1.0)
-    right = (left + 1).op("minimum", source - 1)
-    size = as_expr(source)
-    return [(b.loaded(left, size), 1.0 - weight), (b.loaded(right, size), weight)]
-
-
-def _cubic(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str) -> list[tuple[Expr, Value]]:
-    """The four neighbours of a result place, those beyond an edge being the edge, and their weights.
-
-    Cubic convolution (Keys, 1981) with eager's ``a``.
-    """
-    source, result, a = resize.source, resize.result, -0.75
-    v = b.index(at).to(dtype)
-    if corners:
-        real = v * (rounded((source - 1) / (result - 1), dtype) if result > 1 else 0.0)
-    else:
-        real = (v + 0.5) * resize.ratio(dtype) - 0.5
-    whole = real.op("floor")
-    left, t = whole.to("int64"), real - whole
-
-    def near(x: Value) -> Value:
-        return (x * (a + 2.0) - (a + 3.0)) * x * x + 1.0
-
-    def far(x: Value) -> Value:
-        return ((x * a - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a
-
-    weights = (far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t))
-    places = ((left + k).op("maximum", 0).op("minimum", source - 1) for k in (-1, 0, 1, 2))
-    return [(b.loaded(p, as_expr(source)), w) for p, w in zip(places, weights, strict=True)]
-
-
 def _shares(
     b: NestBuilder, sizes: Sequence[Resize], corners: bool | None, exact: bool, dtype: str, gpu: bool
 ) -> list[list[Share]]:
@@ -107,7 +63,7 @@ def _shares(
         return [[(_nearest(b, at, size, exact), None)] for at, size in along]
     if gpu and all(size.source == size.result for size in sizes):
         return [[(at, None)] for at, _ in along]  # eager copies
-    return [_linear(b, at, size, corners, dtype, gpu) for at, size in along]
+    return [linear_shares(b, at, size, corners, dtype, gpu) for at, size in along]
 
 
 def is_innermost(node: Node) -> bool:
@@ -150,19 +106,13 @@ def _resampled(
     if not low.on_gpu(x) and is_innermost(node) and not _is_even(sizes[-1], corners, exact):
         if corners is False and DTYPES[x.dtype].is_float and sizes[-1].enlarges(kin):
             return _enlarged(low, node, x, out, sizes)
+        if corners is not None and DTYPES[x.dtype].is_float:
+            return _in_lines(low, node, x, out, sizes, partial(linear_shares, corners=corners, dtype=kin, gpu=False))
         raise Decline(
             "neighbours in memory come from places in no even steps; ATen took a third to a tenth of the time"
         )
     b = low.nest(node, out.shape)
-    shares = _shares(b, sizes, corners, exact, kin, low.on_gpu(x))
-    total: Value | None = None
-    for corner in product(*shares):
-        value = b.load(x, [*b.axes[:-rank], *(place for place, _ in corner)]).to(kin)
-        for _, weight in corner:
-            value = value if weight is None else value * weight
-        total = value if total is None else total + value
-    assert total is not None
-    b.store(out, total)
+    b.store(out, weighted_sum(b, x, x.rank - rank, _shares(b, sizes, corners, exact, kin, low.on_gpu(x)), kin))
     low.finish(b)
     return out
 
@@ -176,7 +126,7 @@ def _enlarged(low: Lowering, node: Node, x: TensorValue, out: TensorValue, sizes
     b = low.nest(node, [*out.shape[:-1], x.shape[-1]])
     *above, at = b.axes
     batch, lines = above[: len(above) - rank + 1], above[len(above) - rank + 1 :]
-    rows = [_linear(b, a, size, False, kin, False) for a, size in zip(lines, sizes[:-1], strict=True)]
+    rows = [linear_shares(b, a, size, False, kin, False) for a, size in zip(lines, sizes[:-1], strict=True)]
     inside = {-1: b.index(at).op("ge", 1), 1: b.index(at).op("lt", sizes[-1].source - 1)}
 
     def line(step: int) -> Value:
@@ -201,21 +151,47 @@ def _enlarged(low: Lowering, node: Node, x: TensorValue, out: TensorValue, sizes
     return out
 
 
+def _in_lines(
+    low: Lowering, node: Node, x: TensorValue, out: TensorValue, sizes: Sequence[Resize], around: _Around
+) -> TensorValue:
+    """Sums of neighbours along all dimensions but the last, whole lines of them, then along lines, by table.
+
+    ``around`` gives a result place's neighbours and their weights. Only the second step takes elements one by one: of
+    lines that were just made, and of each two or four instead of four or sixteen.
+    """
+    first, kin = x.rank - len(sizes), opmath(x.dtype)
+    if len(sizes) > 1:
+        b = low.nest(node, [*out.shape[:-1], x.shape[-1]])
+        lines = low.buffer(f"{node.name}_lines", kin, [*out.shape[:-1], x.shape[-1]])
+        shares = [around(b, at, size) for at, size in zip(b.axes[first:-1], sizes[:-1], strict=True)]
+        b.store(lines, weighted_sum(b, x, first, shares, kin))
+        low.finish(b)
+        first, x, sizes = out.rank - 1, lines, sizes[-1:]
+    b = low.nest(node, out.shape)
+    shares = [around(b, at, size) for at, size in zip(b.axes[first:], sizes, strict=True)]
+    b.store(out, weighted_sum(b, x, first, shares, kin))
+    low.finish(b)
+    return out
+
+
 def _cubic_resampled(
     low: Lowering, node: Node, x: TensorValue, corners: bool, scales: Sequence[float | None]
 ) -> TensorValue:
     """Sums of four elements of each of four rows, the rows' sums summed as they are."""
     out = low.result(node)
     low.plain(x.dtype)
-    if low.buffers[x.buffer].device == "cpu" or not DTYPES[x.dtype].is_float:
+    on_cpu = not low.on_gpu(x)
+    if not DTYPES[x.dtype].is_float or (on_cpu and not is_innermost(node)):
         raise Decline("sixteen weighted elements for each result; ATen's kernel for CPUs is vectorised")
     kin = opmath(x.dtype)
     sizes = resizes(x.shape[-2:], out.shape[-2:], scales)
+    if on_cpu and any(n.source != n.result for n in sizes):
+        return _in_lines(low, node, x, out, sizes, partial(cubic_shares, corners=corners, dtype=kin))
     b = low.nest(node, out.shape)
     if all(n.source == n.result for n in sizes):
         b.store(out, b.load(x, b.axes))
     else:
-        rows, columns = (_cubic(b, at, n, corners, kin) for at, n in zip(b.axes[-2:], sizes, strict=True))
+        rows, columns = (cubic_shares(b, at, n, corners, kin) for at, n in zip(b.axes[-2:], sizes, strict=True))
         lines = [
             (_weighted([(b.load(x, [*b.axes[:-2], row, column]).to(kin), w) for column, w in columns]), weight)
             for row, weight in rows

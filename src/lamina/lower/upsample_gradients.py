@@ -1,4 +1,4 @@
-"""Gradients of linear resampling to rows twice or four times as long: sums of all results that an element is in."""
+"""Gradients of linear and cubic resampling: sums of all results that an element is part of."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 from torch.fx import Node
 
 from lamina.base.dtypes import DTYPES
-from lamina.ir.index import Expr
+from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
+from lamina.lower.interpolation import cubic_weights, linear_weights, places
 from lamina.lower.positions import shape_of
 from lamina.lower.resizes import Resize, resizes
 from lamina.lower.rules import Decline, rule
@@ -22,6 +23,8 @@ from lamina.lower.upsample import is_innermost
 from lamina.lower.values import TensorValue
 
 __all__: list[str] = []
+
+_LIBRARY = "each element adds to several others with weights; ATen's kernel is parallel and took 0.76 of the time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +62,12 @@ def _enlarged_backward(
     low.plain(grad.dtype)
     shape, kin = shape_of(node), opmath(grad.dtype)
     sizes = resizes(shape[-rank:], grad.shape[-rank:], scales)
-    even = all(n.source == n.result or n.enlarges(kin) for n in sizes) and not corners
+    even = all(n.source == n.result or n.enlarges(kin) for n in sizes) and not corners and rank < 3
     few = math.prod(n.result // n.source for n in sizes) <= 4  # 25 results for each element, not ten times ten
-    if low.on_gpu(grad) or not (even and is_innermost(node) and DTYPES[grad.dtype].is_float and few):
-        raise Decline(
-            "each element adds to several others with weights; ATen's kernel is parallel and took 0.76 of the time"
-        )
+    if low.on_gpu(grad) or not is_innermost(node) or not DTYPES[grad.dtype].is_float:
+        raise Decline(_LIBRARY)
+    if not (even and few):
+        return _by_lines(low, node, grad, sizes, corners, False)
     out = low.result(node)
     b = low.nest(node, out.shape)
     *rows, columns = (_parts(b, at, n, kin) for at, n in zip(b.axes[-rank:], sizes, strict=True))
@@ -85,6 +88,99 @@ def _enlarged_backward(
     return out
 
 
+def _by_lines(
+    low: Lowering, node: Node, grad: TensorValue, sizes: Sequence[Resize], corners: bool, cubic: bool
+) -> TensorValue:
+    """One dimension after the other, the last one last, so that all the others are sums of whole lines."""
+    changed = [k for k, n in enumerate(sizes) if cubic or n.source != n.result]
+    parts = {k: _Table.of(low, node, sizes[k], corners, cubic, opmath(grad.dtype)) for k in changed}
+    kept = len(changed) < len(sizes)
+    for k in changed:
+        dim = grad.rank - len(sizes) + k
+        shape = [*grad.shape[:dim], as_expr(sizes[k].source), *grad.shape[dim + 1 :]]
+        last = k == changed[-1]
+        out = low.result(node) if last else low.buffer(f"{node.name}_lines", opmath(grad.dtype), shape)
+        parts[k].add_up(low, node, grad, out, dim, kept and last)
+        grad = out
+    return grad
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """For each source element of a dimension, the results that it may have been a neighbour of: their places, whether
+    it was, with which weight, and whether that is a sum of weights of both signs, or of zero: eager multiplies by each,
+    and what it makes of an infinity is not a number.
+
+    Each is a tensor of ``count`` lines, computed when the kernels run, as eager computes places and weights.
+    """
+
+    count: int
+    place: TensorValue
+    part: TensorValue
+    weight: TensorValue
+    mixed: TensorValue
+
+    @classmethod
+    def of(cls, low: Lowering, node: Node, resize: Resize, corners: bool, cubic: bool, dtype: str) -> _Table:
+        slope, offset, divisor, count = _span(resize, corners, cubic)
+        b = low.nest(node, [as_expr(count), as_expr(resize.source)])
+        k, at = b.axes
+        result = (at * slope + offset) // divisor + k
+        weights = (cubic_weights if cubic else linear_weights)(b, result, resize, corners, dtype)
+        place, own = b.index(result), b.index(at)
+        inside = (place >= 0) & (place < resize.result)
+        taken = [(near.equals(own) & inside, weight) for near, weight in weights]
+        weight = functools.reduce(operator.add, (part.op("where", w, 0.0) for part, w in taken))
+        part = functools.reduce(operator.or_, (part for part, _ in taken))
+        above, below = (
+            functools.reduce(operator.or_, (part & w.op(sign, 0.0) for part, w in taken)) for sign in ("ge", "le")
+        )
+        values = {
+            "place": place.op("maximum", 0).op("minimum", resize.result - 1).to("int32"),
+            "part": part,
+            "weight": weight,
+            "mixed": above & below,
+        }
+        made = {}
+        for name, value in values.items():
+            made[name] = low.buffer(f"{node.name}_{name}", value.dtype, [as_expr(count), as_expr(resize.source)])
+            b.store(made[name], value)
+        low.finish(b)
+        return cls(count, **made)
+
+    def add_up(self, low: Lowering, node: Node, grad: TensorValue, out: TensorValue, dim: int, kept: bool) -> None:
+        """``out`` along ``dim`` is the sum of what its elements are part of; ``kept``: plus zero times that."""
+        kin = opmath(grad.dtype)
+        b = low.nest(node, [*out.shape, as_expr(self.count)])
+        *axes, k = b.axes
+        place = b.load(self.place, [k, axes[dim]]).to("int64")
+        part, weight, mixed = (b.load(t, [k, axes[dim]]) for t in (self.part, self.weight, self.mixed))
+        at = [*axes[:dim], b.loaded(place, grad.shape[dim]), *axes[dim + 1 :]]
+        value = b.load(grad, at).to(kin)
+        term = part.op("where", value * weight, 0.0) + mixed.op("where", value * 0.0, 0.0)
+        total = b.reduce("sum", term, [out.rank])
+        b.store(out, total + total * 0.0 if kept else total, axes)
+        low.finish(b)
+
+
+def _span(resize: Resize, corners: bool, cubic: bool) -> tuple[int, int, int, int]:
+    """``p``, ``r``, ``q`` and ``n``: element ``k`` may have been a neighbour of ``n`` results from ``(k * p + r) // q``
+    on, and of no others.
+    """
+    source, result = resize.source, resize.result
+    first, last = dict[int, int](), dict[int, int]()
+    for at, found in enumerate(places(resize, corners, cubic)):
+        for place in found:
+            first.setdefault(place, at)
+            last[place] = at
+    p, q = (result - 1, source - 1) if corners and min(source, result) > 1 else (result, source)
+    r = min(at * q - place * p for place, at in first.items())
+    count = max(at - (place * p + r) // q + 1 for place, at in last.items())
+    if count * source > 4 * (source + result):
+        raise Decline("places end long before the results do, or gather at an edge, and most elements have few results")
+    return p, r, q, count
+
+
 def _register(rank: int, name: str) -> None:
     @rule(f"aten.{name}_backward.default")
     def backward(
@@ -93,5 +189,18 @@ def _register(rank: int, name: str) -> None:
         return _enlarged_backward(low, node, grad, rank, corners, scales)
 
 
-for _rank, _name in ((1, "upsample_linear1d"), (2, "upsample_bilinear2d")):
+@rule("aten.upsample_bicubic2d_backward.default")
+def _cubic_backward(
+    low: Lowering, node: Node, grad: TensorValue, size: Any, source: Any, corners: bool, *scales: float | None
+) -> TensorValue:
+    low.plain(grad.dtype)
+    if low.on_gpu(grad) or not is_innermost(node) or not DTYPES[grad.dtype].is_float:
+        raise Decline(_LIBRARY)
+    sizes = resizes(shape_of(node)[-2:], grad.shape[-2:], scales)
+    if all(n.source == n.result for n in sizes):
+        raise Decline("eager copies")
+    return _by_lines(low, node, grad, sizes, corners, True)
+
+
+for _rank, _name in ((1, "upsample_linear1d"), (2, "upsample_bilinear2d"), (3, "upsample_trilinear3d")):
     _register(_rank, _name)
