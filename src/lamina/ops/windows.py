@@ -32,21 +32,12 @@ ROWS: tuple[Row, ...] = (
         _upsample_nearest_exact1d_backward upsample_nearest2d_backward _upsample_nearest_exact2d_backward
         upsample_nearest3d_backward _upsample_nearest_exact3d_backward upsample_linear1d upsample_bilinear2d
         upsample_trilinear3d upsample_bicubic2d upsample_linear1d_backward upsample_bilinear2d_backward
+        upsample_trilinear3d_backward upsample_bicubic2d_backward
         """,
     ),
     *rows(
         WINDOW,
         "grid_sampler_2d grid_sampler_3d",
         reason="each element reads at places that another tensor gives, several at a time",
-    ),
-    *rows(
-        WINDOW,
-        "upsample_trilinear3d_backward",
-        reason="each element adds to several others with weights; ATen's kernel is parallel and took 0.76 of the time",
-    ),
-    *rows(
-        WINDOW,
-        "upsample_bicubic2d_backward",
-        reason="each element adds to sixteen others with weights; ATen's kernel is parallel",
     ),
 )
