@@ -118,10 +118,26 @@ SURROUNDINGS = (
     Bug(
         "views that overlap in their last element",
         "off-by-one bound",
-        f"{_AOT}/overlap.py",
+        "src/lamina/base/overlap.py",
         "(start + last + 1) * tensor.element_size()",
         "(start + last) * tensor.element_size()",
         ("tests/aot/test_overlap.py",),
+    ),
+    Bug(
+        "every write may read its target",
+        "dropped condition",
+        "src/lamina/base/write_conflicts.py",
+        "alike = not writes_elementwise(node)",
+        "alike = False",
+        ("tests/semantics/test_aliased_writes.py",),
+    ),
+    Bug(
+        "parts of two inputs that one call writes and reads are taken for apart",
+        "missing dependence",
+        "src/lamina/capture/own/segment.py",
+        "                if pair.meet(self.inputs):\n                    return True\n",
+        "",
+        ("tests/semantics/test_aliased_writes.py",),
     ),
     Bug(
         "saved tensors in another layout are taken as planned",

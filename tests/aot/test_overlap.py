@@ -9,7 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import lamina
-from lamina.aot.overlap import inputs_written, overlapping_write, overlaps
+from lamina.aot.overlap import inputs_written, overlapping_write
+from lamina.base.overlap import overlaps
 
 LAYOUTS = [
     ((3,), (1,)),

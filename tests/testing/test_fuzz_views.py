@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import lamina
-from lamina.aot.overlapping_views import may_overlap
+from lamina.base.overlap import may_overlap
 from lamina.testing.fuzz import check, generate
 
 HEAD = """

@@ -164,10 +164,13 @@ def surrounded(captured: Captured, found: Differentiated, options: Options, note
     written = inputs_written(state.gm)
     if options.numerics == "fast" or not draws_numbers(state.gm):
         compiled = raising_as_captured(compiled, state.gm, written, notes.tell, options.strict)
+    # Where gradients are wanted, a write tells of all that was saved of its storage, be it of other elements.
+    tracks = torch.is_grad_enabled() and any(captured.differentiable)
+    one_version = found.written if tracks else found.written_with_history
     if shares_storage(example_inputs, found.written):
         if any(isinstance(x, torch.SymInt) for x in example_inputs):
             # What is written gets a history, which all views of the memory then have and a functional graph has not.
-            refused = torch.is_grad_enabled() and any(captured.differentiable)
+            refused = tracks
             compiled = counting_writes(compiled, written)
             compiled = serving_same_bases(compiled, state.gm.forward, example_inputs, notes.tell)
         else:
@@ -175,13 +178,13 @@ def surrounded(captured: Captured, found: Differentiated, options: Options, note
             for overlapping, apart in overlapping_inputs(example_inputs):
                 guard_overlap(whole, overlapping, apart)
                 refused = refused or not set(overlapping).isdisjoint(found.written)
-            refused = refused or shares_storage(example_inputs, found.written_with_history)
+            refused = refused or shares_storage(example_inputs, one_version)
         if refused:
             notes.refuse(eager_reasons.SHARED_INPUT())
             return captured.as_captured()
     if found.written_with_history:
         compiled = serving_apart_in_history(compiled, state.gm.forward, found.written_with_history, notes.tell)
-    compiled = serving_alike(compiled, state.gm.forward, example_inputs, found.written, notes.tell)
+    compiled = serving_alike(compiled, state.gm.forward, example_inputs, found.written, notes.tell, tracks)
     return captured.with_results(state.applied(compiled), found, notes)
 
 

@@ -15,9 +15,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from lamina.aot.overlap import tensors_written
 from lamina.aot.strides import made_contiguous
 from lamina.aot.torch_private import is_torch_function, switches_state
+from lamina.base.aliasing import tensors_written
 from lamina.base.captured import argument, example, tensors
 from lamina.base.fx.copying import Made, copy_nodes
 from lamina.base.fx.torch_private import graph_module

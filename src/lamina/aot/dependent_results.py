@@ -25,7 +25,6 @@ from lamina.aot.eager_history import reach_in_eager
 from lamina.aot.engine.torch_private import direct_apply
 from lamina.aot.norm_statistics import unread
 from lamina.aot.notes import Notes
-from lamina.aot.overlap import tensors_written
 from lamina.aot.relations import Below, below, made_again
 from lamina.aot.torch_private import (
     ENTER_AUTOCAST,
@@ -39,6 +38,7 @@ from lamina.aot.torch_private import (
     transforms_are_active,
 )
 from lamina.aot.watched.torch_private import asked_of_engine, hooks_noticed
+from lamina.base.aliasing import tensors_written
 from lamina.base.captured import example, memory
 from lamina.base.followed import followed
 from lamina.base.fx.copying import copy_nodes

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.aot.overlap import tensors_written
+from lamina.base.aliasing import tensors_written
 from lamina.base.fx.copying import Made, copy_nodes
 
 __all__ = ["with_versions"]

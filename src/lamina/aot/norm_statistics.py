@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch.fx import GraphModule, Node
 
-from lamina.aot.overlap import tensors_written
+from lamina.base.aliasing import tensors_written
 from lamina.base.source import operation_name
 
 __all__ = ["kept_by_norms", "unread"]

@@ -10,27 +10,12 @@ from torch.fx import GraphModule, Node
 from lamina.aot import eager_reasons
 from lamina.aot.gaps import LAID_OUT_AS_FIRST, has_gaps
 from lamina.base.captured import example, memory
+from lamina.base.overlap import may_overlap
 from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
-from lamina.base.symbolic.torch_private import contiguous, hint, is_constant, is_fake, is_sure, is_true
+from lamina.base.symbolic.torch_private import contiguous, is_constant, is_fake, is_true
 
-__all__ = ["look_elsewhere", "may_overlap", "returns_windows"]
-
-
-def may_overlap(tensor: torch.Tensor) -> bool:
-    """Whether two elements may share memory: each step must lead past what the smaller ones reach.
-
-    What run-time sizes say of it is guarded.
-    """
-    if tensor.layout is not torch.strided or any(type(n) is int and n == 0 for n in tensor.shape):
-        return False
-    steps = [(step, n) for n, step in zip(tensor.shape, tensor.stride(), strict=True) if type(n) is not int or n != 1]
-    reached: Any = 0
-    for step, n in sorted(steps, key=lambda one: hint(one[0])):
-        if not is_sure(step > reached):
-            return True
-        reached = reached + (n - 1) * step
-    return False
+__all__ = ["look_elsewhere", "returns_windows"]
 
 
 def returns_windows(gm: GraphModule) -> bool:

@@ -15,10 +15,10 @@ from torch import Tensor, is_inference_mode_enabled, no_grad
 from torch.fx import GraphModule, Node
 
 from lamina.aot import eager_reasons
-from lamina.aot.overlap import tensors_written
-from lamina.aot.overlapping_views import may_overlap
 from lamina.aot.torch_private import is_grad_enabled, never_captured, transforms_are_active
+from lamina.base.aliasing import tensors_written
 from lamina.base.captured import example, fakes, memory
+from lamina.base.overlap import may_overlap
 from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_constant

@@ -21,14 +21,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.aot import eager_reasons
-from lamina.aot.overlap import inputs_written, tensors_written
-from lamina.aot.overlapping_views import may_overlap
+from lamina.aot.overlap import inputs_written
 from lamina.aot.torch_private import SET_GRAD, never_captured, switches_state
 from lamina.aot.untracked_writes import untracked_write
-from lamina.base.aliasing import writes_first
+from lamina.base.aliasing import tensors_written, writes_first
 from lamina.base.captured import example, fakes, memory
 from lamina.base.fx.copying import returning
 from lamina.base.fx.torch_private import graph_module
+from lamina.base.overlap import may_overlap
 from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_fake

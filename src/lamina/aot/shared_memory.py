@@ -7,7 +7,7 @@ asks neither, so each call of such a graph is asked here, and any other call run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,9 @@ Told = Callable[[Reason], None]
 def shares_storage(inputs: Sequence[Any], written: Sequence[int]) -> bool:
     """Whether a tensor at a place of ``written`` lies in the same storage as another input."""
     storages = [_storage(x) for x in inputs]
+    known = [storage for storage in storages if storage is not None]
+    if len({*known}) == len(known):
+        return False
     return any(storages[i] is not None and storages.count(storages[i]) > 1 for i in written)
 
 
@@ -57,18 +60,25 @@ def overlapping_inputs(inputs: Sequence[Any]) -> list[tuple[list[int], list[int]
 
 
 def serving_alike(
-    compiled: Callable[..., Any], eager: Callable[..., Any], inputs: Sequence[Any], written: Sequence[int], tell: Told
+    compiled: Callable[..., Any],
+    eager: Callable[..., Any],
+    inputs: Sequence[Any],
+    written: Sequence[int],
+    tell: Told,
+    tracks: bool = False,
 ) -> Callable[..., Any]:
     """``compiled`` for calls whose inputs share memory as the ``inputs`` it was compiled for do, else ``eager``.
 
     ``written`` are the places of inputs that the graph writes to. ``tell`` is told why a call ran as ``eager``, once.
+    Where it ``tracks`` gradients, a storage counts as a whole: it has one version, which says of all that is saved of it
+    whether it is as it was.
     """
     tensors = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
     if not written or len(tensors) < 2:
         return compiled
     if shares_storage(inputs, written):
         return _serving_same_places(compiled, eager, inputs, tensors, tell)
-    return _serving_apart(compiled, eager, inputs, tensors, written, tell)
+    return _serving_apart(compiled, eager, inputs, tensors, written, tell, tracks)
 
 
 def serving_apart_in_history(
@@ -180,10 +190,12 @@ def _serving_apart(
     tensors: Sequence[int],
     written: Sequence[int],
     tell: Told,
+    tracks: bool,
 ) -> Callable[..., Any]:
     """For graphs made for inputs each of which has its memory for itself."""
     told = False
     last: list[int] = []
+    places = frozenset(written)
     address, whole = torch.Tensor.data_ptr, len(tensors) == len(inputs)
     sized = all(not isinstance(x, (int, torch.SymInt)) for x in inputs)  # then no size changes between calls
 
@@ -194,7 +206,7 @@ def _serving_apart(
         except RuntimeError:  # tensors of a function transform, which lie in no memory
             return compiled(*given)
         if pointers != last:
-            if _written_is_shared(given, tensors, written):
+            if _written_is_shared(given, tensors, places) or (tracks and shares_storage(given, written)):
                 return refused(given)
             last = pointers if sized else []
         return compiled(*given)
@@ -215,12 +227,12 @@ def _serving_apart(
             tell(eager_reasons.SHARED_NOW())
         return eager(*given)
 
-    run = run_pair if sized and len(inputs) == 2 and min(length, other) > 0 else run_all
+    run = run_pair if sized and not tracks and len(inputs) == 2 and min(length, other) > 0 else run_all
     never_captured(run)
     return run
 
 
-def _written_is_shared(given: Sequence[Any], tensors: Sequence[int], written: Sequence[int]) -> bool:
+def _written_is_shared(given: Sequence[Any], tensors: Sequence[int], written: Container[int]) -> bool:
     """Whether the bytes of a written tensor and those of another one overlap, ends of strided tensors included."""
     spans = sorted((*_span(given[i]), i in written) for i in tensors)
     end, written_end = -1, -1  # the furthest ends of those before, and of the written ones among them

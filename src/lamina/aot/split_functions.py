@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from torch.fx import GraphModule, Node
 
 from lamina.aot import eager_reasons
-from lamina.aot.overlap import tensors_written
+from lamina.base.aliasing import tensors_written
 from lamina.base.captured import is_custom_function, tensors
 from lamina.base.reasons import Reason
 from lamina.base.source import source_of

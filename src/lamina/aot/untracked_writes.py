@@ -14,8 +14,8 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot import eager_reasons
-from lamina.aot.overlap import tensors_written
 from lamina.aot.torch_private import is_leaf, share_history
+from lamina.base.aliasing import tensors_written
 from lamina.base.captured import example, fakes, memory
 from lamina.base.reasons import Reason
 from lamina.base.source import source_of

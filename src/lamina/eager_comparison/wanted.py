@@ -19,9 +19,9 @@ from torch.nn import Parameter
 
 from lamina.aot.cost import CostModel, bytes_of, class_of
 from lamina.aot.draws import draws_numbers
-from lamina.aot.overlap import tensors_written
 from lamina.aot.torch_private import is_torch_function, switches_state
 from lamina.backends.gpu_properties import gpu_target
+from lamina.base.aliasing import tensors_written
 from lamina.base.captured import argument, example, memory, tensors
 from lamina.base.region_names import is_backward
 from lamina.base.source import operation_name, source_of

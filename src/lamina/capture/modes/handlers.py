@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.base.write_conflicts import write_conflict
 from lamina.capture.bytecode import instructions
 
 __all__ = ["caught_errors"]
@@ -25,7 +26,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _RAISING = re.compile(
     r"linalg|cholesky|inverse|^inv$|svd|symeig|^eig|lstsq|geqrf|^lu|triangular_solve|_assert|^embedding|index|gather"
-    r"|scatter|^take|one_hot|nll_loss|cross_entropy|bincount|multinomial|bernoulli|^binomial|ctc_loss|^getitem$|^setitem$"
+    r"|scatter|^take|^put_|one_hot|nll_loss|cross_entropy|bincount|multinomial|bernoulli|^binomial|ctc_loss|^getitem$|^setitem$"
     r"|masked_|repeat_interleave|histogram|searchsorted|bucketize"
 )
 """Names of calls that look at values and refuse some."""
@@ -53,7 +54,7 @@ def _may_raise(node: Node) -> bool:
     if name in ("getitem", "setitem"):  # numbers and slices are checked as the graph is captured
         index = node.args[1]
         return any(isinstance(i, Node) for i in (index if isinstance(index, (tuple, list)) else (index,)))
-    return _RAISING.search(name) is not None
+    return _RAISING.search(name) is not None or write_conflict(node) is not None
 
 
 def _places(node: Node) -> Iterable[tuple[str, int]]:

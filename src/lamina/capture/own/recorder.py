@@ -48,7 +48,7 @@ from lamina.capture.own.torch_private import (
     is_from_a_hook,
     without_function_modes,
 )
-from lamina.capture.own.writing import NORMS, Writing, overlaps_itself, written_by
+from lamina.capture.own.writing import NORMS, Writing, is_elementwise_write, overlaps_itself, written_by
 
 __all__ = ["Recorder", "Regions"]
 
@@ -194,8 +194,9 @@ class Recorder(TorchFunctionMode):
             return None  # a write that gives a tensor from outside a history, or that eager refuses
         if written and name_of(func) not in NORMS:
             operands = [*flat((fake_args, fake_kwargs))]
-            if any(segment.meets(_fake_of(target, segment), operands) for target in written):
-                return None  # as above, unless the parts of the memory are apart
+            elementwise = is_elementwise_write(func, args)
+            if any(segment.meets(_fake_of(target, segment), operands, elementwise) for target in written):
+                return None  # as above, or what depends on the order of elements, unless the memory's parts are apart
         found = self._looked_ahead(segment, func, fake_args, fake_kwargs)
         if found is None:
             return None
@@ -410,7 +411,7 @@ class Recorder(TorchFunctionMode):
                 compiled = self.regions.backend(gm, fakes)
             captured(compiled, gm, fakes)
         if calls is not None:
-            compiled = Writing(compiled, calls, segment.written(), tuple(segment.pairs))
+            compiled = Writing(compiled, calls, segment.written(), tuple(segment.pairs), segment.apart_by_place())
         SET_GRAD(segment.state[0])
         self.regions.keep(key, compiled)
         return compiled

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
+from lamina.base.overlap import meet
+from lamina.base.source import operation_name
 from lamina.base.torch_private import storage_of
 from lamina.capture.own.fakes import Fakes, look
 from lamina.capture.own.pending import Pending, lost
@@ -24,7 +26,7 @@ from lamina.capture.own.torch_private import (
     unhooked,
 )
 from lamina.capture.own.trials import Trials
-from lamina.capture.own.writing import overlap_in_part
+from lamina.capture.own.writing import Pair, part_of
 from lamina.ops.raising import holds
 
 __all__ = ["Examples", "Segment", "is_quiet"]
@@ -55,7 +57,7 @@ class Segment:
         self.learnt: dict[int, tuple[float, Node]] = {}
         self._written: set[int] | None = set()
         self._memories: dict[int, int] = {}
-        self.pairs: dict[tuple[int, int], None] = {}
+        self.pairs: dict[Pair, None] = {}
 
     def note_writes(self, targets: Sequence[torch.Tensor], records: bool) -> None:
         """A call writes to ``targets``, to which it gives a history if it ``records`` one."""
@@ -66,31 +68,45 @@ class Segment:
         if any(type(target) is Pending for target in targets):  # which may be a view of an input
             self._written = None
 
-    def meets(self, target: Any, operands: Sequence[Any]) -> bool:
-        """Whether eager may refuse a write to ``target``, for the memory that it shares with one of the ``operands``.
+    def meets(self, target: Any, operands: Sequence[Any], elementwise: bool) -> bool:
+        """Whether a write to ``target`` is eager's, for the memory that it shares with one of the ``operands``.
 
-        All are tensors without values. Inputs of which views are a target and an operand are ``pairs``.
+        Eager refuses it, or what it leaves depends on the order of the elements; ``elementwise`` calls may read what
+        they write to. All are tensors without values. Inputs of which views are a target and an operand are ``pairs``.
         """
         for at in range(len(self._memories), len(self.fakes)):
             fake = self.fakes[at]
             self._memories[storage_of(fake) if fake.layout is torch.strided else -1 - at] = at
+        if not elementwise and sum(tensor is target for tensor in operands) > 1:
+            return True
         others = [tensor for tensor in operands if tensor is not target and tensor.layout is torch.strided]
-        if any(overlap_in_part(target, tensor) for tensor in others):
+        if any(meet(target, tensor, alike=not elementwise) for tensor in others):
             return True
         own = self._memories.get(storage_of(target))
         if own is None:
             return False
-        memories = {storage_of(tensor) for tensor in others}
-        inputs = {self._memories[memory] for memory in memories if memory in self._memories} - {own}
-        if any(storage_of(self.inputs[at]) == storage_of(self.inputs[own]) for at in inputs):
-            return True
-        self.pairs.update(dict.fromkeys((own, at) for at in inputs))
+        to = part_of(target, self.fakes[own])
+        for tensor in others:
+            at = self._memories.get(storage_of(tensor), own)
+            if at != own and tensor.numel():
+                pair = Pair(own, at, to, part_of(tensor, self.fakes[at]))
+                if pair.meet(self.inputs):
+                    return True
+                self.pairs[pair] = None
         return False
 
     def written(self) -> tuple[int, ...]:
         """The positions of the inputs that may be written to."""
         known = self._written
         return tuple(at for at, tensor in enumerate(self.inputs) if known is None or id(tensor) in known)
+
+    def apart_by_place(self) -> bool:
+        """Whether inputs at other places of one storage have nothing to do with each other.
+
+        They share a version, which autograd asks for, and calls may look at other places than those of their operands.
+        """
+        tracks = self.state[0] and any(tensor.requires_grad for tensor in self.inputs)
+        return not tracks and not any(operation_name(node.target) == "as_strided" for node in self.graph.nodes)
 
     def unread(self, outputs: list[Node]) -> list[Node]:
         """Results of calls that may raise for what their operands hold, and that none of the ``outputs`` depends on."""

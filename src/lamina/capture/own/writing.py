@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from lamina.base.aliasing import is_elementwise, sets_a_part
+from lamina.base.overlap import span
 from lamina.base.torch_private import storage_of
 from lamina.capture.own.torch_calls import in_place, name_of
 
-__all__ = ["NORMS", "Meeting", "Writing", "overlap_in_part", "overlaps_itself", "share_memory", "written_by"]
+__all__ = [
+    "NORMS",
+    "Meeting",
+    "Pair",
+    "Writing",
+    "is_elementwise_write",
+    "may_meet",
+    "overlaps_itself",
+    "part_of",
+    "written_by",
+]
 
 NORMS = {"batch_norm": False, "instance_norm": True}
 """Functions that write running statistics, which get no history, with whether they do if they are not told."""
@@ -58,35 +71,61 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     return False
 
 
-def overlap_in_part(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether eager refuses that a call writes to one and reads the other, as parts of a memory that both fill."""
-    if not (one.numel() and other.numel()) or storage_of(one) != storage_of(other):
-        return False
-    if not (_is_dense(one) and _is_dense(other)):
-        return False  # which eager allows, since it cannot tell
-    (first, end), (second, its_end) = ((t.storage_offset(), t.storage_offset() + t.numel()) for t in (one, other))
-    if one.dtype != other.dtype:
-        return True  # of which one is a view in other units
-    if (first, end) == (second, its_end):
-        return one.stride() != other.stride()
-    return first < its_end and second < end
+def is_elementwise_write(function: Any, args: Sequence[Any]) -> bool:
+    """Whether each element that a call writes depends on its operands' elements at that very place only."""
+    if name_of(function) == "__setitem__":
+        return len(args) > 1 and sets_a_part(args[1])
+    return is_elementwise(name_of(function))
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether every address between the first element and the last one is that of one element."""
-    extent = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
-            if stride != extent:
-                return False
-            extent *= size
-    return True
+def may_meet(inputs: Sequence[torch.Tensor], written: Sequence[int], apart_by_place: bool) -> bool:
+    """Whether one of the ``inputs`` that are ``written``, by their positions, may have memory in common with another.
+
+    If they are ``apart_by_place``, it is enough that they lie at other places of one storage.
+    """
+    memories = [storage_of(tensor) if tensor.layout is torch.strided and tensor.numel() else 0 for tensor in inputs]
+    for at in written:
+        if not memories[at] or memories.count(memories[at]) < 2:
+            continue
+        if not apart_by_place:
+            return True
+        mine = span(inputs[at])
+        others = (k for k, memory in enumerate(memories) if memory == memories[at] and k != at)
+        if any(_overlap(mine, span(inputs[k])) for k in others):
+            return True
+    return False
 
 
-def share_memory(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> bool:
-    """Whether one of the ``tensors`` that are ``written``, by their positions, lies in the memory of another."""
-    memories = [tensor.untyped_storage().data_ptr() if tensor.numel() else 0 for tensor in tensors]
-    return any(memories[at] and memories.count(memories[at]) > 1 for at in written)
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two inputs of which a call writes to a part of one and reads a part of the other.
+
+    The parts are ranges of bytes, from where the input itself begins.
+    """
+
+    written: int
+    read: int
+    to: tuple[int, int]
+    of: tuple[int, int]
+
+    def meet(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether the parts have memory in common."""
+        one, other = inputs[self.written], inputs[self.read]
+        return storage_of(one) == storage_of(other) and _overlap(_moved(self.to, one), _moved(self.of, other))
+
+
+def part_of(tensor: torch.Tensor, whole: torch.Tensor) -> tuple[int, int]:
+    """The bytes of a view, from where ``whole`` begins."""
+    return _moved(span(tensor), whole, -1)
+
+
+def _moved(part: tuple[int, int], whole: torch.Tensor, sign: int = 1) -> tuple[int, int]:
+    start = sign * int(whole.storage_offset()) * whole.element_size()
+    return part[0] + start, part[1] + start
 
 
 class Meeting(Exception):
@@ -97,7 +136,7 @@ class Writing:
     """A graph that writes to those of its inputs that are ``written``, which ``compiled`` takes for apart from others.
 
     ``calls`` makes its calls one by one, for inputs that are not. ``pairs`` are those of which one call writes to the
-    first and reads the second.
+    one and reads the other. ``apart_by_place``: inputs that lie at other places of one storage are apart.
     """
 
     def __init__(
@@ -105,20 +144,23 @@ class Writing:
         compiled: Callable[..., Any],
         calls: Callable[..., Any],
         written: tuple[int, ...],
-        pairs: tuple[tuple[int, int], ...],
+        pairs: tuple[Pair, ...],
+        apart_by_place: bool,
     ) -> None:
         self.compiled, self.calls, self.written, self.pairs = compiled, calls, written, pairs
+        self.apart_by_place = apart_by_place
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        return (self.calls if share_memory(inputs, self.written) else self.compiled)(*inputs)
+        meeting = may_meet(inputs, self.written, self.apart_by_place)
+        return (self.calls if meeting else self.compiled)(*inputs)
 
     def unless_they_meet(self, *inputs: torch.Tensor) -> Any:
         """The same where no call writes to memory that it reads by another input; raises ``Meeting`` before anything.
 
         Eager may refuse such a call, at its place in the program.
         """
-        if not share_memory(inputs, self.written):
+        if not may_meet(inputs, self.written, self.apart_by_place):
             return self.compiled(*inputs)
-        if any(storage_of(inputs[one]) == storage_of(inputs[other]) for one, other in self.pairs):
+        if any(pair.meet(inputs) for pair in self.pairs):
             raise Meeting
         return self.calls(*inputs)
