@@ -77,6 +77,13 @@ def _programs(write: Callable[..., Any], views: Views) -> Iterator[tuple[Callabl
         write(t, s)
         return t * 1
 
+    def given_and_handled(t: Tensor, s: Tensor) -> Tensor:
+        try:
+            write(t, s)
+        except RuntimeError:
+            return t * 2
+        return t * 1
+
     def noted(b: Tensor, notes: list[str]) -> Tensor:
         b.add_(1)
         write(*views(b))
@@ -86,6 +93,7 @@ def _programs(write: Callable[..., Any], views: Views) -> Iterator[tuple[Callabl
     yield within, lambda b: (b,)
     yield handled, lambda b: (b,)
     yield given, views
+    yield given_and_handled, views
     yield noted, lambda b: (b, [])
 
 
