@@ -170,5 +170,6 @@ def test_parts_of_one_storage_have_one_version(capture: str) -> None:
                 loss.backward()
         else:
             loss.backward()
-            assert w.grad is not None and w.grad.tolist() == [4, 5, 6, 7]
+            assert w.grad is not None
+            assert w.grad.tolist() == [4, 5, 6, 7]
         assert a[0].tolist() == [1, 2, 3, 4]

@@ -70,8 +70,8 @@ def serving_alike(
     """``compiled`` for calls whose inputs share memory as the ``inputs`` it was compiled for do, else ``eager``.
 
     ``written`` are the places of inputs that the graph writes to. ``tell`` is told why a call ran as ``eager``, once.
-    Where it ``tracks`` gradients, a storage counts as a whole: it has one version, which says of all that is saved of it
-    whether it is as it was.
+    Where it ``tracks`` gradients, a storage counts as a whole: it has one version, which says of all that is saved of
+    it whether it is as it was.
     """
     tensors = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
     if not written or len(tensors) < 2:
