@@ -3,7 +3,7 @@
 ``reference`` is the torch function that says what the operation means (the interpreter calls it), ``result``
 the type rule: "same" (operands and result share one dtype), "bool" (operands share one dtype, the result is
 bool), "where" (bool, then two of the result's dtype), "cast" (any to the equation's dtype), "bits" (a number to the
-signed integer of its size). ``cost`` is a rough number of machine instructions for one element, used to judge
+signed integer of its size), "float" (a signed integer to the float of its size). ``cost`` is a rough number of machine instructions for one element, used to judge
 recomputation.
 """
 
@@ -49,18 +49,25 @@ class ReductionOp:
 
 
 _INTEGERS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+_FLOATS = {"int32": "float32", "int64": "float64"}
 
 
 def result_dtype(op: Op, operand: str, asked: str) -> str:
     """The dtype of ``op`` on operands of one dtype (those after a condition), where the equation says ``asked``."""
     if op.result == "bits":
         return _INTEGERS[DTYPES[operand].size]
+    if op.result == "float":
+        return _FLOATS.get(operand, "a float of 32 or 64 bits")
     return {"bool": "bool", "cast": asked}.get(op.result, operand)
 
 
 def _bits(a: torch.Tensor) -> torch.Tensor:
     found: torch.dtype = getattr(torch, _INTEGERS[a.element_size()])
     return a.view(found)
+
+
+def _from_bits(a: torch.Tensor) -> torch.Tensor:
+    return a.view(torch.float32 if a.element_size() == 4 else torch.float64)
 
 
 def _where(cond: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -85,6 +92,7 @@ def _rows() -> list[Op]:
         Op("identity", 1, "same", lambda a: a, 0),
         Op("cast", 1, "cast", lambda a: a),
         Op("bits", 1, "bits", _bits),
+        Op("from_bits", 1, "float", _from_bits),
         Op("where", 3, "where", _where),
         Op("floor_div", 2, "same", _floor_div, 6),
         Op("trunc_div", 2, "same", _trunc_div, 6),

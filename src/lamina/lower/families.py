@@ -31,6 +31,7 @@ from lamina.lower import (
     scatter,
     selections,
     softmax,
+    sorting,
     strided,
     topk,
     upsample,
@@ -46,7 +47,8 @@ DERIVED = formulas.rules_of_rows()
 LOADED = (
     *(activations, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
     *(batch_norm, foreach, losses, matrix_vector, max_pooling, mean_pooling, nll_loss, norms, row_digest),
-    *(arrangement, asserts, concat, convolution, cross, indexing, padding, scan, scatter, selections, strided, topk),
+    *(arrangement, asserts, concat, convolution, cross, indexing, padding, scan, scatter, selections, sorting),
+    *(strided, topk),
     *(upsample, upsample_gradients, views),
 )
 """The rule files."""

@@ -20,7 +20,7 @@ from lamina.lower.rules import CannotLower
 from lamina.lower.sizes import expr_of
 from lamina.lower.values import TensorValue
 
-__all__ = ["call_effect", "call_library"]
+__all__ = ["call_effect", "call_library", "is_read"]
 
 
 def call_library(low: Lowering, node: Node, target: Any, args: Any, kwargs: Any, reason: str) -> Any:
@@ -64,7 +64,7 @@ def _append(
         if isinstance(v, torch.Tensor):
             if v.layout is not torch.strided:
                 raise CannotLower(f"{target} gives a tensor of layout {v.layout}")
-            wanted = not isinstance(node.meta["val"], list | tuple) or _is_read(node, k)
+            wanted = not isinstance(node.meta["val"], list | tuple) or is_read(node, k)
             results.append(low.like(node.name, v) if wanted else None)
         elif v is None:
             results.append(None)
@@ -78,7 +78,7 @@ def _append(
     return results
 
 
-def _is_read(node: Node, position: int) -> bool:
+def is_read(node: Node, position: int) -> bool:
     """Whether anything reads the ``position``-th result."""
     return any(user.target is not operator.getitem or user.args[1] == position for user in node.users)
 

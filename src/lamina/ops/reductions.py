@@ -42,11 +42,12 @@ ROWS: tuple[Row, ...] = (
     *rows(SCAN, "cumsum cumprod", work=5.0),
     *rows(SCAN, "cummax cummin", work=5.0),
     *rows(SCAN, "logcumsumexp", work=_BY_LOGARITHMS),
+    *rows(SORT, "sort.default|stable", any_dtype=True),
     *rows(SORT, "topk"),
     *rows(
         SORT,
         """
-        sort.default|stable kthvalue mode median.default|dim nanmedian.default|dim searchsorted.Tensor
+        kthvalue mode median.default|dim nanmedian.default|dim searchsorted.Tensor
         bucketize.Tensor
         """,
         reason="sorting and selection are not loops over independent elements",

@@ -10,6 +10,7 @@ from lamina.ir.loops import Compute, Load, Nest, Random, Reduce, Scan, Store, ax
 from lamina.ir.ops import OPS
 from lamina.ir.plan import Schedule, furthest
 from lamina.schedule.accesses import in_stretches
+from lamina.schedule.far_elements import far_axis
 from lamina.schedule.hoisting_cost import LANES
 from lamina.schedule.target import Target
 
@@ -271,7 +272,7 @@ class Chooser:
         score = self.scores()
         best = max(score, key=lambda a: (score[a], self.names.index(a)), default=None)
         if best is None or score[best] == 0:
-            return None
+            return far_axis(self.nest) if score else None
         if self.size((best,)) < 3 and self.axis[best].extent.is_int:
             return None
         return None if self.light_scatter(best) else best

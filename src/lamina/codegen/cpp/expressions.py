@@ -208,8 +208,8 @@ def compute(op: str, ins: list[str], kinds: list[str], dtype: str, vector: bool)
     """``op`` applied to operands ``ins`` of dtypes ``kinds``, giving ``dtype``; all vectors or all scalars."""
     if op == "cast":
         return cast(ins[0], kinds[0], dtype, vector)
-    if op == "bits":
-        raise NotImplementedError(f"the bits of {kinds[0]} in a CPU's kernel")
+    if op in ("bits", "from_bits"):
+        return _bits(ins[0], kinds[0], dtype, vector)
     if op == "where":
         return f"select({', '.join(ins)})" if vector or kinds[1] != "bool" else f"({ins[0]} ? {ins[1]} : {ins[2]})"
     if op in ("and", "or", "xor", "not") and kinds[0] != "bool":
@@ -227,6 +227,15 @@ def compute(op: str, ins: list[str], kinds: list[str], dtype: str, vector: bool)
         exact = dtype not in WIDENED or op in ("identity", "neg", "opposite")
         return text if exact else f"round_{SHORT[dtype]}({text})"
     return _int(op, ins, kinds[0], vector)
+
+
+def _bits(value: str, source: str, target: str, vector: bool) -> str:
+    """The same bits as a number of another kind; floats of fewer than 32 bits are wider in registers."""
+    if DTYPES[source].size < 4:
+        raise NotImplementedError(f"the bits of {source} in a CPU's kernel")
+    if not vector:
+        return f"bits_of<{SHORT[target]}>({value})"
+    return f"bits_of_{_VECTOR[target]}({value})"
 
 
 def _bool(op: str, ins: list[str], vector: bool) -> str:

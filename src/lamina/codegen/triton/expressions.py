@@ -95,7 +95,7 @@ def compute_text(
         return f"tl.where({name(0)}, {name(1)}, {name(2)})"
     if eqn.op == "cast":
         return cast_text(name(0), dtypes[0], eqn.dtype)
-    if eqn.op == "bits":
+    if eqn.op in ("bits", "from_bits"):
         return f"{name(0)}.to({typed(eqn.dtype)}, bitcast=True)"
     ins = [in_float(name(k), first) for k in range(len(dtypes))]
     if eqn.op in _INFIX and kind(first) != "bool":

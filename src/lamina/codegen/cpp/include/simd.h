@@ -13,6 +13,7 @@ typedef int32 vi32 __attribute__((vector_size(WIDTH)));
 typedef uint32 vu32 __attribute__((vector_size(WIDTH)));
 typedef f64 hf64 __attribute__((vector_size(WIDTH)));
 typedef int64 hi64 __attribute__((vector_size(WIDTH)));
+typedef uint64 hu64 __attribute__((vector_size(WIDTH)));
 typedef f32 hf32 __attribute__((vector_size(WIDTH / 2)));
 typedef int32 hi32 __attribute__((vector_size(WIDTH / 2)));
 typedef f32 uf32 __attribute__((vector_size(WIDTH), aligned(4), may_alias));

@@ -1,10 +1,19 @@
 // Operations on vectors that follow torch to the letter: NaN, signed zeros, integer wrap-around, division by zero.
-#define MAP_INT(V, T)                                                                                        \
-  MAP2(shift_left, V, T, shift_left<T>) MAP2(shift_right, V, T, shift_right<T>)
-MAP_INT(vi32, int32) MAP_INT(vi64, int64)
+static INLINE vi32 shift_left(vi32 a, vi32 b) { return (vi32)((vu32)a << (vu32)(b & 31)) & (vi32)((vu32)b < 32u); }
+static INLINE vi32 shift_right(vi32 a, vi32 b) { return a >> ((vu32)b < 32u ? b : vi32{} + 31); }
+static INLINE hi64 shift_left(hi64 a, hi64 b) { return (hi64)((hu64)a << (hu64)(b & 63)) & (hi64)((hu64)b < 64ull); }
+static INLINE hi64 shift_right(hi64 a, hi64 b) { return a >> ((hu64)b < 64ull ? b : hi64{} + 63); }
+static INLINE vi64 shift_left(vi64 a, vi64 b) { return vi64{shift_left(a.lo, b.lo), shift_left(a.hi, b.hi)}; }
+static INLINE vi64 shift_right(vi64 a, vi64 b) { return vi64{shift_right(a.lo, b.lo), shift_right(a.hi, b.hi)}; }
+static INLINE vi32 maximum_int(vi32 a, vi32 b) { return a > b ? a : b; }
+static INLINE vi32 minimum_int(vi32 a, vi32 b) { return a < b ? a : b; }
+static INLINE vi64 maximum_int(vi64 a, vi64 b) { return vi64{a.lo > b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi}; }
+static INLINE vi64 minimum_int(vi64 a, vi64 b) { return vi64{a.lo < b.lo ? a.lo : b.lo, a.hi < b.hi ? a.hi : b.hi}; }
+static INLINE vi32 bits_of_vi32(vf32 x) { return (vi32)x; }
+static INLINE vf32 bits_of_vf32(vi32 x) { return (vf32)x; }
+static INLINE vi64 bits_of_vi64(vf64 x) { return vi64{(hi64)x.lo, (hi64)x.hi}; }
+static INLINE vf64 bits_of_vf64(vi64 x) { return vf64{(hf64)x.lo, (hf64)x.hi}; }
 #define INTEGERS(V, T)                                                                                       \
-  static INLINE V maximum_int(V a, V b) { return select(a > b, a, b); }                                      \
-  static INLINE V minimum_int(V a, V b) { return select(a < b, a, b); }                                      \
   static INLINE V abs_int(V a) { return select(a < V{}, V{} - a, a); }                                       \
   static INLINE V sign_of(V a) { return select(a > V{}, splat_##T(1), select(a < V{}, splat_##T(-1), V{})); } \
   static INLINE V relu_int(V a) { return select(a < V{}, V{}, a); }

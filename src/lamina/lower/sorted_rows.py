@@ -1,0 +1,161 @@
+"""The elements of a short row in order: a sorting network on values of a nest, each a key that integers compare.
+
+What comes first is the same as in a stable sort: NaN is the greatest of floats, zeros are equal whatever their signs,
+and equal elements stay in order. Each key holds the element's place behind its bits, so that no two are equal, and a
+comparison is a minimum and a maximum: of 32 bits for elements of 8 and 16, of 64 bits for elements of 32. An element of
+64 bits has its place in a second number.
+
+All NaN come back as the one positive quiet NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lamina.base.dtypes import DTYPES
+from lamina.lower.builder import NestBuilder, Value
+from lamina.lower.sorting_network import comparators
+
+__all__ = ["LONGEST", "SortedRow"]
+
+LONGEST = 32
+"""Elements of a row at most."""
+
+_PLACE_BITS = 5
+_TAG_BITS = 8
+"""Bits behind the key of a small integer: the place, and before it whether a zero is negative."""
+_FEW = -(1 << 13)
+"""The bits of a float32 that a number of float16 or bfloat16 may have set."""
+_QUIET = {"int32": 0x7FC00000, "int64": 0x7FF8000000000000}
+"""The quiet NaN, greater than all other floats as an integer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """An element as integers: those of no other are equal. ``tag`` is the place of one whose ``bits`` leave no room."""
+
+    bits: Value
+    tag: Value | None = None
+
+
+class SortedRow:
+    """The elements of one row, all of one dtype, in order.
+
+    ``places``: where they were can be asked for. ``ties``: so that equal floats, zeros of both signs, stay in order;
+    without both, keys are as narrow as the elements.
+    """
+
+    def __init__(self, b: NestBuilder, row: Sequence[Value], descending: bool, places: bool, ties: bool) -> None:
+        self.b, self.dtype, self.descending = b, row[0].dtype, descending
+        self.is_float = DTYPES[self.dtype].is_float
+        self.size = DTYPES[self.dtype].size
+        self.tagged = places or (ties and self.is_float)
+        keys = [self._key(element, k) for k, element in enumerate(row)]
+        for i, j in comparators(len(row)):
+            keys[i], keys[j] = self._in_order(keys[i], keys[j])
+        self.keys = keys if self.tagged or not descending else keys[::-1]
+
+    def value(self, rank: int) -> Value:
+        """The element that comes at ``rank``, in the dtype of the row or, of a half type, in float32."""
+        key = self.keys[rank]
+        if self.is_float:
+            return self._float(key)
+        return self._integer(key)
+
+    def place(self, rank: int) -> Value:
+        """Where in the row the element at ``rank`` was, as int64."""
+        key = self.keys[rank]
+        tag = key.bits if key.tag is None else key.tag
+        narrow = tag.to("int32")
+        return narrow.op("shr", 1).op("bitwise_and", (1 << _PLACE_BITS) - 1).to("int64")
+
+    # ---- keys ---------------------------------------------------------------------------------------------------
+
+    def _key(self, element: Value, place: int) -> _Key:
+        bits, negative_zero = self._float_bits(element) if self.is_float else (self._integer_bits(element), None)
+        if not self.tagged:
+            return _Key(bits)
+        if self.descending:
+            bits = bits.op("bitwise_xor", _FEW) if self._is_half() else bits.op("bitwise_not")
+        wide = self.size >= 4
+        tag = self.b.constant(2 * place, "int64" if wide else "int32")
+        if negative_zero is not None:
+            tag = self.b.where(negative_zero, 2 * place + 1, tag)
+        if self.size == 8:
+            return _Key(bits, tag)
+        if self._is_half():
+            return _Key(bits.op("bitwise_or", tag))
+        room = 32 if wide else _TAG_BITS
+        return _Key(bits.to(tag.dtype).op("shl", room).op("bitwise_or", tag))
+
+    def _is_half(self) -> bool:
+        return self.is_float and self.size < 4
+
+    def _masks(self) -> tuple[str, int]:
+        """The integers that floats are compared as, and which bits of a negative one are turned over."""
+        if self.size == 8:
+            return "int64", 2**63 - 1
+        return "int32", (2**31 - 1) & (_FEW if self._is_half() else -1)
+
+    def _float_bits(self, element: Value) -> tuple[Value, Value | None]:
+        """An integer that orders floats, zeros of both signs being 0 if keys are tagged, and which of them are -0.0."""
+        kind, rest = self._masks()
+        if self._is_half():
+            element = element.op("maximum", element).to("float32")  # rounded, whatever computed it
+        raw = element.op("bits")
+        ordered = raw.op("bitwise_xor", raw.op("shr", 8 * DTYPES[kind].size - 1).op("bitwise_and", rest))
+        negative_zero = None
+        if self.tagged:
+            negative_zero = raw.equals(-(2 ** (8 * DTYPES[kind].size - 1)))
+            ordered = self.b.where(negative_zero, 0, ordered)
+        return self.b.where(element.op("isnan"), _QUIET[kind], ordered), negative_zero
+
+    def _integer_bits(self, element: Value) -> Value:
+        """A signed integer that orders integers, with room for a tag if it has 32 bits."""
+        if self.dtype == "uint64":
+            return element.to("int64").op("bitwise_xor", -(2**63))
+        if self.dtype == "uint32":
+            return element.to("int64") - 2**31
+        return element.to("int64" if self.size == 8 or (self.size == 4 and self.tagged) else "int32")
+
+    # ---- what they hold -----------------------------------------------------------------------------------------
+
+    def _float(self, key: _Key) -> Value:
+        kind, rest = self._masks()
+        top = 8 * DTYPES[kind].size - 1
+        bits = key.bits
+        if self.tagged and self.size == 4:
+            bits = bits.op("shr", 32).to("int32")
+        if self.tagged and self._is_half():
+            bits = bits.op("bitwise_and", _FEW)
+        if self.tagged and self.descending:
+            bits = bits.op("bitwise_xor", _FEW) if self._is_half() else bits.op("bitwise_not")
+        raw = bits.op("bitwise_xor", bits.op("shr", top).op("bitwise_and", rest))
+        if self.tagged:
+            tag = (key.bits if key.tag is None else key.tag).to(kind)
+            raw = raw.op("bitwise_or", tag.op("shl", top))
+        return raw.op("from_bits")
+
+    def _integer(self, key: _Key) -> Value:
+        bits = key.bits
+        if self.tagged and self.size < 8:
+            bits = bits.op("shr", 32 if self.size == 4 else _TAG_BITS)
+        if self.tagged and self.descending:
+            bits = bits.op("bitwise_not")
+        if self.dtype == "uint64":
+            return bits.op("bitwise_xor", -(2**63)).to("uint64")
+        return (bits + 2**31).to("uint32") if self.dtype == "uint32" else bits.to(self.dtype)
+
+    # ---- comparisons --------------------------------------------------------------------------------------------
+
+    def _in_order(self, a: _Key, c: _Key) -> tuple[_Key, _Key]:
+        if a.tag is None or c.tag is None:
+            return _Key(a.bits.op("minimum", c.bits)), _Key(a.bits.op("maximum", c.bits))
+        later = a.bits.equals(c.bits) & (c.tag < a.tag)
+        turned = (c.bits < a.bits) | later
+        pick = self.b.where
+        return (
+            _Key(a.bits.op("minimum", c.bits), pick(turned, c.tag, a.tag)),
+            _Key(a.bits.op("maximum", c.bits), pick(turned, a.tag, c.tag)),
+        )
