@@ -3,8 +3,8 @@
 ``reference`` is the torch function that says what the operation means (the interpreter calls it), ``result``
 the type rule: "same" (operands and result share one dtype), "bool" (operands share one dtype, the result is
 bool), "where" (bool, then two of the result's dtype), "cast" (any to the equation's dtype), "bits" (a number to the
-signed integer of its size), "float" (a signed integer to the float of its size). ``cost`` is a rough number of machine instructions for one element, used to judge
-recomputation.
+signed integer of its size), "float" (a signed integer to the float of its size). ``cost`` is a rough number of machine
+instructions for one element, used to judge recomputation.
 """
 
 from __future__ import annotations

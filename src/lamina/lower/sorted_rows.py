@@ -47,7 +47,7 @@ class SortedRow:
     """
 
     def __init__(self, b: NestBuilder, row: Sequence[Value], descending: bool, places: bool, ties: bool) -> None:
-        self.b, self.dtype, self.descending = b, row[0].dtype, descending
+        self.b, self.given, self.dtype, self.descending = b, row, row[0].dtype, descending
         self.is_float = DTYPES[self.dtype].is_float
         self.size = DTYPES[self.dtype].size
         self.tagged = places or (ties and self.is_float)

@@ -6,25 +6,29 @@ kernels. Here rows are the lanes of vectors, or the threads of a GPU, and the ne
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Callable
+
 from torch.fx import Node
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, as_expr
-from lamina.lower.builder import NestBuilder
+from lamina.lower.builder import NestBuilder, Value
 from lamina.lower.context import Lowering
 from lamina.lower.library import is_read
-from lamina.lower.positions import dimension
+from lamina.lower.positions import dimension, integer
 from lamina.lower.rules import Decline, rule
 from lamina.lower.sorted_rows import LONGEST, SortedRow
 from lamina.lower.values import TensorValue
 
-__all__ = ["Rows"]
+__all__ = ["top"]
 
 _STABLE = 16
 """Rows of as many elements are sorted stably by eager on a CPU even where nobody asks for it."""
 
 
-class Rows:
+class _Rows:
     """The rows of a tensor along one dimension, each a point of a nest. Declines rows of an unknown or great length."""
 
     def __init__(self, low: Lowering, node: Node, x: TensorValue, dim: int) -> None:
@@ -45,20 +49,31 @@ class Rows:
         axes = list(self.b.axes)
         return [*axes[: self.along], as_expr(place), *axes[self.along :]] if self.x.rank else []
 
-    def sorted(self, descending: bool, places: bool, stable: bool) -> SortedRow:
-        """The row in order. Declines where eager has equal elements in an order of its own that would be missed."""
-        ties = stable or (self.length <= _STABLE and not self.low.on_gpu(self.x))
+    @property
+    def short(self) -> bool:
+        """Whether eager sorts such rows stably though nobody asks for it."""
+        return self.length <= _STABLE and not self.low.on_gpu(self.x)
+
+    def sorted(self, descending: bool, places: bool, ties: bool) -> SortedRow:
+        """The row in order. ``ties``: eager has equal elements in the order in which they were.
+
+        Declines where eager has them in an order of its own that would be missed.
+        """
         exact = not DTYPES[self.x.dtype].is_float and not places  # equal integers are the same
         if not ties and not exact and self.low.numerics == "eager":
             raise Decline("equal elements are in the order in which the library's sort leaves them")
         if not ties and places and self.x.dtype not in ("float32", "float64"):
-            raise Decline("the places of equal elements, of which there are many, are in the order of the library's sort")
+            raise Decline(
+                "the places of equal elements, of which there are many, are as the library's sort leaves them"
+            )
         row = [self.b.load(self.x, self.at(k)) for k in range(self.length)]
         return SortedRow(self.b, row, descending, places, ties)
 
 
 @rule("aten.sort.default")
-def sort(low: Lowering, node: Node, x: TensorValue, dim: int = -1, descending: bool = False) -> list[TensorValue | None]:
+def sort(
+    low: Lowering, node: Node, x: TensorValue, dim: int = -1, descending: bool = False
+) -> list[TensorValue | None]:
     """All elements in order, NaN as the greatest, and where they were."""
     return _sort(low, node, x, dim, descending, False)
 
@@ -74,13 +89,100 @@ def sort_stable(
 def _sort(
     low: Lowering, node: Node, x: TensorValue, dim: int, descending: bool, stable: bool
 ) -> list[TensorValue | None]:
+    rows = _Rows(low, node, x, dim)
+    return _first(low, node, rows, rows.length, descending, stable or rows.short)
+
+
+def top(low: Lowering, node: Node, x: TensorValue, k: int, dim: int, largest: bool) -> list[TensorValue | None]:
+    """The first ``k`` elements of each row in order, and where they were. Declines what the library has to do."""
+    return _first(low, node, _Rows(low, node, x, dim), k, largest, ties=False)
+
+
+def _first(
+    low: Lowering, node: Node, rows: _Rows, count: int, descending: bool, ties: bool
+) -> list[TensorValue | None]:
     values, places = (low.result(node, k) if is_read(node, k) else None for k in range(2))
-    rows = Rows(low, node, x, dim)
-    row = rows.sorted(descending, places is not None, stable)
-    for rank in range(rows.length):
+    row = rows.sorted(descending, places is not None, ties)
+    for rank in range(count):
         if values is not None:
             rows.b.store(values, row.value(rank), rows.at(rank))
         if places is not None:
             rows.b.store(places, row.place(rank), rows.at(rank))
     low.finish(rows.b)
     return [values, places]
+
+
+@rule("aten.kthvalue.default")
+def kthvalue(
+    low: Lowering, node: Node, x: TensorValue, k: int | Expr, dim: int = -1, keepdim: bool = False
+) -> list[TensorValue | None]:
+    """The ``k``-th smallest element of each row, NaN being the greatest, and where it was."""
+    rank = integer(k, "a rank")
+    return _selected(low, node, x, dim, keepdim, lambda rows, row: _Selection(rows, row).at(rank - 1))
+
+
+@rule("aten.median.dim")
+def median(low: Lowering, node: Node, x: TensorValue, dim: int, keepdim: bool = False) -> list[TensorValue | None]:
+    """The lower one of the elements in the middle of each row, or its first NaN, and where it was."""
+    return _selected(low, node, x, dim, keepdim, lambda rows, row: _Selection(rows, row).median())
+
+
+@rule("aten.nanmedian.dim")
+def nanmedian(low: Lowering, node: Node, x: TensorValue, dim: int, keepdim: bool = False) -> list[TensorValue | None]:
+    """As ``median``, of the elements that are numbers; NaN where there are none."""
+    return _selected(low, node, x, dim, keepdim, lambda rows, row: _Selection(rows, row).nanmedian())
+
+
+def _selected(
+    low: Lowering,
+    node: Node,
+    x: TensorValue,
+    dim: int,
+    keepdim: bool,
+    choose: Callable[[_Rows, SortedRow], tuple[Value, Value]],
+) -> list[TensorValue | None]:
+    if x.dtype == "bool":
+        raise Decline("eager selects no booleans")
+    values, places = (low.result(node, k) if is_read(node, k) else None for k in range(2))
+    rows = _Rows(low, node, x, dim)
+    value, place = choose(rows, rows.sorted(False, places is not None, ties=False))
+    at = rows.at(0) if keepdim else list(rows.b.axes)
+    for result, found in ((values, value), (places, place)):
+        if result is not None:
+            rows.b.store(result, found, at)
+    low.finish(rows.b)
+    return [values, places]
+
+
+class _Selection:
+    """Elements of sorted rows, each with its place; without a meaning where places are not kept."""
+
+    def __init__(self, rows: _Rows, row: SortedRow) -> None:
+        self.b, self.row, self.length = rows.b, row, rows.length
+        self.missing = [element.op("isnan").to("int32") for element in row.given] if row.is_float else []
+
+    def at(self, rank: int) -> tuple[Value, Value]:
+        return self.row.value(rank), self.row.place(rank) if self.row.tagged else self.b.constant(0, "int64")
+
+    def median(self) -> tuple[Value, Value]:
+        value, place = self.at((self.length - 1) // 2)
+        if not self.missing:
+            return value, place
+        last, _ = self.at(self.length - 1)
+        first = self.b.constant(0, "int64")
+        for k in reversed(range(self.length)):
+            first = self.b.where(self.missing[k].op("ne", 0), k, first)
+        broken = last.op("isnan")
+        return self.b.where(broken, last, value), self.b.where(broken, first, place)
+
+    def nanmedian(self) -> tuple[Value, Value]:
+        if not self.missing:
+            return self.median()
+        count = functools.reduce(operator.add, self.missing)
+        rank = (self.length - 1 - count).op("maximum", 0).op("shr", 1)
+        value, place = self.at(0)
+        for k in range(1, (self.length - 1) // 2 + 1):
+            later, there = self.at(k)
+            here = rank.equals(k)
+            value, place = self.b.where(here, later, value), self.b.where(here, there, place)
+        return value, place

@@ -1,4 +1,4 @@
-"""The greatest or least few elements of short rows on a GPU: as many extremes, one after the other.
+"""The greatest or least few elements of short rows on a GPU: as many extremes, one after the other. Others are sorted.
 
 The library selects and sorts in kernels made for long rows (H200: 24 us for 2 of 8 in 8192 rows of float32). A row that
 a program holds in registers is read once, and the nest fuses with what made it, as a router's softmax.
@@ -10,47 +10,56 @@ import math
 
 from torch.fx import Node
 
-from lamina.ir.index import as_expr
+from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Scalar, Value
 from lamina.lower.context import Lowering
-from lamina.lower.positions import dimension
+from lamina.lower.positions import dimension, integer
 from lamina.lower.rules import Decline, rule
+from lamina.lower.sorting import top
 from lamina.lower.values import TensorValue
 
 __all__: list[str] = []
 
-_REASON = "selection is not a loop over independent elements; few of a short row are, on a GPU"
 _LONGEST, _MOST = 64, 8
 """Longest rows, and most elements taken of one."""
 
 
 @rule("aten.topk.default")
 def topk(
-    low: Lowering, node: Node, x: TensorValue, k: object, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> list[TensorValue]:
+    low: Lowering, node: Node, x: TensorValue, k: int | Expr, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> list[TensorValue | None]:
     """The first ``k`` elements in order, NaN as the greatest; of equal ones those at lower places come first.
 
     The library gives equal ones in the order that its sorting network leaves them in. Numbers of 16 bits and integers
     are often equal, and are left to it.
     """
-    here = low.buffers[x.buffer].device != "cpu" and low.numerics == "fast"
-    if not here or type(k) is not int or not 0 < k <= _MOST or not x.rank:
-        raise Decline(_REASON)
+    count = integer(k, "a number of elements")
+    if x.dtype == "bool":
+        raise Decline("eager selects no booleans")
+    if not (0 < count <= _MOST and _is_short(low, x, dim)):
+        if not sorted:
+            raise Decline("the order of elements that nobody asks to be sorted is the library's")
+        return top(low, node, x, count, dim, largest)
     along = dimension(dim, x.rank)
-    length = x.shape[along]
-    if not length.is_int or length.const > _LONGEST or x.dtype not in ("float32", "float64"):
-        raise Decline(_REASON)
     values, places = low.result(node, 0), low.result(node, 1)
     low.plain(x.dtype)
     b = low.nest(node, x.shape)
     row = _Row(b, b.load(x), along, largest)
-    for turn in range(k):
+    for turn in range(count):
         at = [as_expr(turn) if d == along else axis for d, axis in enumerate(b.axes)]
         value, place = row.take()
         b.store(values, value, at)
         b.store(places, place, at)
     low.finish(b)
     return [values, places]
+
+
+def _is_short(low: Lowering, x: TensorValue, dim: int) -> bool:
+    """Whether a program of a GPU holds rows whose elements are seldom equal."""
+    if not low.on_gpu(x) or low.numerics != "fast" or not x.rank or x.dtype not in ("float32", "float64"):
+        return False
+    length = x.shape[dimension(dim, x.rank)]
+    return length.is_int and length.const <= _LONGEST
 
 
 class _Row:

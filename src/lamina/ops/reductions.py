@@ -43,12 +43,11 @@ ROWS: tuple[Row, ...] = (
     *rows(SCAN, "cummax cummin", work=5.0),
     *rows(SCAN, "logcumsumexp", work=_BY_LOGARITHMS),
     *rows(SORT, "sort.default|stable", any_dtype=True),
-    *rows(SORT, "topk"),
+    *rows(SORT, "topk kthvalue median.dim nanmedian.dim"),
     *rows(
         SORT,
         """
-        kthvalue mode median.default|dim nanmedian.default|dim searchsorted.Tensor
-        bucketize.Tensor
+        mode median.default nanmedian.default searchsorted.Tensor bucketize.Tensor
         """,
         reason="sorting and selection are not loops over independent elements",
     ),

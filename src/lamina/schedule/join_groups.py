@@ -23,6 +23,7 @@ from lamina.schedule.group import Group, StepFacts, illegal, join, splits_scan
 from lamina.schedule.lifetimes import Lifetimes
 from lamina.schedule.loop_reversal import read_from_their_ends, reversed_loops
 from lamina.schedule.rolled_loops import rolled_to_match
+from lamina.schedule.whole_rows import row_axes, without_axis
 from lamina.schedule.window_coarsening import sliding_axes
 from lamina.schedule.windows import FEW_PLACES, places
 
@@ -34,6 +35,8 @@ _WORTH_A_KERNEL = 500_000
 """Instructions that are worth a kernel of its own, which takes about ten microseconds."""
 _MAX_EQUATIONS = 400
 """Equations of a fused nest at most: compilation and live registers grow with each. Not measured."""
+_HARDLY = 2
+"""A nest that is so many times as long as another is hardly longer with it."""
 _MAX_BUFFERS = 40
 """Buffers of a fused nest at most: each takes a register for its address."""
 
@@ -54,7 +57,8 @@ class Joiner:
         """The joined group, with a loop coarsened or turned around where that is needed, or why there is none."""
         result = self._aligned(first, second)
         if isinstance(result, Reason):
-            other = self._coarsened(first, second) or self._with_reversed_loop(first, second)
+            other = self._coarsened(first, second) or self._row_by_row(first, second)
+            other = other or self._with_reversed_loop(first, second)
             return other or self._with_rolled_loop(first, second) or result
         return result
 
@@ -71,7 +75,7 @@ class Joiner:
         shares, other_shares = self._shares_reads(first.nest), self._shares_reads(second.nest)
         if (shares and _combines(second.nest)) or (other_shares and _combines(first.nest)):
             return reasons.SHARES_WINDOW_READS()
-        if len(first.nest.body) + len(second.nest.body) > _MAX_EQUATIONS:
+        if not _is_short(first.nest, second.nest):
             return reasons.TOO_MANY_EQUATIONS()
         if len(first.reads | first.writes | second.reads | second.writes) > _MAX_BUFFERS:
             return reasons.TOO_MANY_BUFFERS()
@@ -220,6 +224,23 @@ class Joiner:
                     return result
         return None
 
+    def _row_by_row(self, first: Group, second: Group) -> Group | None:
+        """The joined group with a loop over rows written out, where a point of the other nest has a row at once."""
+        for long, short in ((first, second), (second, first)):
+            if long.nest is None or long.facts is None or short.facts is None or short.nest is None:
+                continue
+            for axis in row_axes(long.nest, long.facts, short.facts):
+                if self.numerics == "eager" and any(isinstance(e, Reduce) for e in long.nest.body):
+                    continue  # sums keep their order
+                nest = without_axis(long.nest, axis)
+                if nest is None:
+                    continue
+                made = replace(long, nest=nest, facts=StepFacts.of(nest))
+                result = self._aligned(made, second) if long is first else self._aligned(first, made)
+                if isinstance(result, Group):
+                    return result
+        return None
+
     def _with_reversed_loop(self, first: Group, second: Group) -> Group | None:
         """The joined group on a GPU, one loop turned around where the second reads backwards what the first writes."""
         if first.nest is None or second.nest is None or not any(map(self.buffers.on_gpu, first.writes & second.reads)):
@@ -255,6 +276,12 @@ class Joiner:
             return False  # counting places costs more, and is asked of each pair of groups
         many = any(n > FEW_PLACES and self.buffers.on_gpu(b) for b, n in places(nest).items())
         return many and bool(sliding_axes(nest, self.buffers.buffers))
+
+
+def _is_short(first: Nest, second: Nest) -> bool:
+    """Whether the kernel of both is short, or hardly longer than that of one of them, as of a row that is sorted."""
+    counts = sorted((len(first.body), len(second.body)))
+    return sum(counts) <= _MAX_EQUATIONS or _HARDLY * counts[0] <= counts[1]
 
 
 def _cost_of_a_point(nest: Nest) -> float:

@@ -13,16 +13,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lamina.ir.index import Axis, prod
-from lamina.ir.loops import Compute, Equation, Load, Nest, Reduce, Scan, Store, axes_of_values
+from lamina.ir.loops import Load, Nest, Reduce, Scan, Store, axes_of_values
 from lamina.ir.plan import furthest
 from lamina.schedule.buffer_facts import estimate
-from lamina.schedule.coarsening import coarsen
 from lamina.schedule.cpu_cost import CostModel
 from lamina.schedule.cpu_space import choose
-from lamina.schedule.flatten import Flat, alone
+from lamina.schedule.flatten import Flat
 from lamina.schedule.gpu_facts import ROWS_IN_COMMON
-from lamina.schedule.simplify import rename, simplify
 from lamina.schedule.target import Target
+from lamina.schedule.whole_rows import without_axis
 
 __all__ = ["unrolled", "unrolled_in_common"]
 
@@ -61,7 +60,7 @@ def _unrolled_in_common(nest: Nest) -> Nest:
             own = estimate(prod(a.extent for a in outer if a.name in values[eqn.out]))
             if own * 2 * ROWS_IN_COMMON > rows:
                 return nest
-    return _without_axis(nest, axis) or nest
+    return without_axis(nest, axis) or nest
 
 
 def unrolled(flat: Flat, target: Target) -> Flat:
@@ -85,7 +84,7 @@ def _unrolled(nest: Nest, dtypes: Mapping[str, str], target: Target) -> Nest:
     around = [outer for outer in nest.axes[:-1] if _goes_on(nest, outer, axis)]
     if any(isinstance(e, Scan) for e in nest.body) or not around:
         return nest
-    result = _without_axis(nest, axis)
+    result = without_axis(nest, axis)
     if result is None:
         return nest
     dense = any(_goes_on(nest, outer, axis, dense=True) for outer in around)
@@ -102,18 +101,8 @@ def _computed_once(nest: Nest) -> Nest:
         if not short or axis.name in values or axis.extent.const * len(nest.body) > _EQUATIONS:
             continue
         last = replace(nest, axes=(*(a for a in nest.axes if a != axis), axis))
-        nest = _without_axis(last, axis) or nest
+        nest = without_axis(last, axis) or nest
     return nest
-
-
-def _without_axis(nest: Nest, axis: Axis) -> Nest | None:
-    """The nest each of whose points does the work of all along ``axis``, its innermost."""
-    made = coarsen(nest, axis, axis.extent.const, near=True)
-    if made is None:
-        return None
-    gone = next(a for a in made.axes if a.name == axis.name)
-    body = [one for eqn in made.body for one in _without(rename(eqn, {}, {gone: 0}), axis.name)]
-    return Nest(nest.name, tuple(a for a in made.axes if a != gone), tuple(simplify(body, "exact")))
 
 
 def _faster(nest: Nest, other: Nest, dtypes: Mapping[str, str], target: Target) -> bool:
@@ -144,15 +133,3 @@ def _goes_on(nest: Nest, outer: Axis, axis: Axis, dense: bool = False) -> bool:
         if not dense and not (around - (1 if inner == 0 else axis.extent)).nonnegative():
             return False
     return bool(stores)
-
-
-def _without(eqn: Equation, axis: str) -> tuple[Equation, ...]:
-    """An equation of a nest of which ``axis`` has one point, for the nest without it."""
-    if not isinstance(eqn, Reduce) or axis not in eqn.axes:
-        return (eqn,)
-    left = tuple(a for a in eqn.axes if a != axis)
-    if left:
-        return (replace(eqn, axes=left),)
-    if eqn.op == "sum":
-        return alone(eqn.outs[0], eqn.value, eqn.dtype, eqn.origin)
-    return (Compute(eqn.outs[0], "identity", (eqn.value,), eqn.dtype, eqn.origin),)
