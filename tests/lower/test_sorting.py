@@ -74,21 +74,17 @@ def test_the_networks_sort(count: int) -> None:
     assert not count or torch.equal(torch.stack(lanes, 1), every.sort(1).values)
 
 
-KERNELS = [*((d, 7) for d in (*FLOATS, *INTEGERS, torch.bool)), (torch.float32, 18), (torch.int64, 16)]
+KERNELS = [*((d, 5) for d in (*FLOATS, *INTEGERS, torch.bool)), (torch.float32, 18)]
 
 
 @pytest.mark.parametrize(("dtype", "length"), KERNELS, ids=str)
 def test_types_in_kernels(dtype: torch.dtype, length: int) -> None:
-    """Whole vectors of rows and less; all results, values alone and places alone."""
+    """Whole vectors of rows and less; both orders, rows and columns, and places alone."""
     x = rows(dtype, length)
 
     def function(x: Tensor) -> tuple[Tensor, ...]:
-        found: list[Tensor] = []
-        for descending in (False, True):
-            found += torch.sort(x, dim=1, descending=descending, stable=True)
-            found.append(torch.sort(x.t(), dim=0, descending=descending, stable=True)[0])
-            found.append(torch.argsort(x, dim=1, descending=descending, stable=True))
-        return tuple(found)
+        down = torch.sort(x.t(), dim=0, descending=True, stable=True)
+        return *torch.sort(x, dim=1, stable=True), *down, torch.argsort(x, dim=1, stable=True)
 
     assert calls(function, x) == 0
     torch.compiler.reset()

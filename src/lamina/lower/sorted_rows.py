@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from lamina.base.dtypes import DTYPES
 from lamina.lower.builder import NestBuilder, Value
 from lamina.lower.sorting_network import comparators
@@ -22,10 +24,10 @@ __all__ = ["LONGEST", "SortedRow"]
 LONGEST = 32
 """Elements of a row at most."""
 
-_PLACE_BITS = 5
-_TAG_BITS = 8
-"""Bits behind the key of a small integer: the place, and before it whether a zero is negative."""
-_FEW = -(1 << 13)
+_PLACE_BITS = (LONGEST - 1).bit_length()
+_TAG_BITS = _PLACE_BITS + 1
+"""Bits behind the key of an integer: the place, and behind that whether a zero is negative."""
+_FEW = -int(torch.finfo(torch.float16).eps / torch.finfo(torch.float32).eps)
 """The bits of a float32 that a number of float16 or bfloat16 may have set."""
 _QUIET = {"int32": 0x7FC00000, "int64": 0x7FF8000000000000}
 """The quiet NaN, greater than all other floats as an integer."""

@@ -24,9 +24,6 @@ from lamina.lower.values import TensorValue
 
 __all__ = ["top"]
 
-_STABLE = 16
-"""Rows of as many elements are sorted stably by eager on a CPU even where nobody asks for it."""
-
 
 class _Rows:
     """The rows of a tensor along one dimension, each a point of a nest. Declines rows of an unknown or great length."""
@@ -51,8 +48,8 @@ class _Rows:
 
     @property
     def short(self) -> bool:
-        """Whether eager sorts such rows stably though nobody asks for it."""
-        return self.length <= _STABLE and not self.low.on_gpu(self.x)
+        """Whether eager sorts such rows stably though nobody asks for it: C++'s sort inserts up to 16 elements."""
+        return self.length <= 16 and not self.low.on_gpu(self.x)
 
     def sorted(self, descending: bool, places: bool, ties: bool) -> SortedRow:
         """The row in order. ``ties``: eager has equal elements in the order in which they were.

@@ -15,12 +15,13 @@ from lamina.lower.builder import NestBuilder, Scalar, Value
 from lamina.lower.context import Lowering
 from lamina.lower.positions import dimension, integer
 from lamina.lower.rules import Decline, rule
+from lamina.lower.sorted_rows import LONGEST
 from lamina.lower.sorting import top
 from lamina.lower.values import TensorValue
 
 __all__: list[str] = []
 
-_LONGEST, _MOST = 64, 8
+_LONGEST, _MOST = 2 * LONGEST, 8
 """Longest rows, and most elements taken of one."""
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from lamina.ir.index import Axis
 from lamina.ir.loops import Compute, Equation, Load, Nest, Reduce, Scan, Store
 from lamina.ir.ops import OPS
+from lamina.schedule.hoisting_cost import LANES
 
 __all__ = ["far_axis"]
 
 _WORK = 6
 """Instructions of a point for each of its accesses from which on vectors pay: to put a lane in its place takes two."""
-_LEAST = 16
-"""Points of the axis at least."""
 
 
 def far_axis(nest: Nest) -> str | None:
@@ -33,7 +32,7 @@ def _is_added(eqn: Equation) -> bool:
 
 
 def _is_regular(axis: Axis, accesses: list[Load | Store]) -> bool:
-    if axis.extent.is_int and axis.extent.const < _LEAST:
+    if axis.extent.is_int and axis.extent.const < LANES:
         return False
     steps = [e.index[0].coefficient(axis) for e in accesses]
     stored = [s for e, s in zip(accesses, steps, strict=True) if isinstance(e, Store)]

@@ -35,8 +35,6 @@ _WORTH_A_KERNEL = 500_000
 """Instructions that are worth a kernel of its own, which takes about ten microseconds."""
 _MAX_EQUATIONS = 400
 """Equations of a fused nest at most: compilation and live registers grow with each. Not measured."""
-_HARDLY = 2
-"""A nest that is so many times as long as another is hardly longer with it."""
 _MAX_BUFFERS = 40
 """Buffers of a fused nest at most: each takes a register for its address."""
 
@@ -279,9 +277,9 @@ class Joiner:
 
 
 def _is_short(first: Nest, second: Nest) -> bool:
-    """Whether the kernel of both is short, or hardly longer than that of one of them, as of a row that is sorted."""
+    """Whether the kernel of both is short, or half as long again as that of one of them, which sorts a row, at most."""
     counts = sorted((len(first.body), len(second.body)))
-    return sum(counts) <= _MAX_EQUATIONS or _HARDLY * counts[0] <= counts[1]
+    return sum(counts) <= _MAX_EQUATIONS or 2 * counts[0] <= counts[1]
 
 
 def _cost_of_a_point(nest: Nest) -> float:

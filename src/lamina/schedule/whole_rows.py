@@ -19,9 +19,6 @@ from lamina.schedule.simplify import rename, simplify
 
 __all__ = ["row_axes", "without_axis"]
 
-_LONGEST = 32
-"""Elements of a row at most."""
-
 
 def without_axis(nest: Nest, axis: Axis) -> Nest | None:
     """The nest each of whose points does the work of all along ``axis``; ``None`` where that cannot be."""
@@ -50,7 +47,7 @@ def row_axes(nest: Nest, facts: StepFacts, other: StepFacts) -> Iterator[Axis]:
     touches all elements at each point.
     """
     for axis in nest.axes:
-        if axis.extent.is_int and 2 <= axis.extent.const <= _LONGEST and _is_row(axis, facts, other):
+        if axis.extent.is_int and axis.extent.const >= 2 and _is_row(axis, facts, other):
             yield axis
 
 
