@@ -10,7 +10,7 @@ import torch
 from lamina.base.dtypes import DTYPES, torch_dtype
 from lamina.ir.index import Axis, as_expr
 from lamina.ir.loops import Buffer, Compute, Equation, Load, Nest, Store
-from lamina.ir.ops import OPS, Op
+from lamina.ir.ops import OPS, Op, result_dtype
 from lamina.runtime.toolchain import host_isa
 from lamina.schedule.target import Target
 from tests.codegen.harness import Case, both, build, case, dense
@@ -45,7 +45,9 @@ def values(dtype: str, seed: int, positive: bool = False) -> torch.Tensor:
 
 def legal(op: Op, dtype: str) -> bool:
     """Whether the reference is defined on the dtype and keeps it, as the type rule says."""
-    if op.name in ("bits", "cast", "where") or (op.name in ("and", "or", "xor", "not") and dtype != "bool"):
+    if op.name in ("bits", "from_bits"):
+        return dtype in (("float32", "float64") if op.name == "bits" else ("int32", "int64"))
+    if op.name in ("cast", "where") or (op.name in ("and", "or", "xor", "not") and dtype != "bool"):
         return False
     if op.name == "nextafter" and dtype in ("bfloat16", "float16"):
         return False
@@ -68,7 +70,7 @@ def make(dtype: str, target: Target) -> Case:
     body: list[Equation] = [Load("a", "A", at, dtype), Load("b", "B", at, dtype)]
     for op in OPS.values():
         if legal(op, dtype):
-            result = "bool" if op.result == "bool" else dtype
+            result = result_dtype(op, dtype, dtype)
             buffers.append(dense(op.name, result, [COUNT]))
             body.append(Compute(f"v_{op.name}", op.name, ("a", "b")[: op.arity], result))
             body.append(Store(op.name, at, f"v_{op.name}"))

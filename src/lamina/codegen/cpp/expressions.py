@@ -233,6 +233,8 @@ def _bits(value: str, source: str, target: str, vector: bool) -> str:
     """The same bits as a number of another kind; floats of fewer than 32 bits are wider in registers."""
     if DTYPES[source].size < 4:
         raise NotImplementedError(f"the bits of {source} in a CPU's kernel")
+    if source == target:
+        return value
     if not vector:
         return f"bits_of<{SHORT[target]}>({value})"
     return f"bits_of_{_VECTOR[target]}({value})"
