@@ -69,3 +69,18 @@ def test_a_script_is_minified(tmp_path: Path) -> None:
     assert "sin" not in small.read_text()
     with pytest.raises(lamina.BadArgument, match=r"nothing that .*train.py calls differs"):
         CliRunner().invoke(app, ["minify", str(script)], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "own"])
+def test_inputs_that_are_read_late_are_no_hindrance(tmp_path: Path, capture: str) -> None:
+    script, small = tmp_path / "train.py", tmp_path / "small.py"
+    script.write_text(
+        "import torch, lamina\n"
+        f"f = lamina.compile(lambda x, y, z: (x.sin() * y + z).exp() - x, options={{'capture': {capture!r}}})\n"
+        "f(torch.ones(4, 3), torch.ones(3), torch.ones(4, 1))\n"
+    )
+    with WRONG_EXP.plant():
+        done = CliRunner().invoke(app, ["minify", str(script), "--to", str(small)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "exp()" in small.read_text()
+    assert "sin" not in small.read_text()

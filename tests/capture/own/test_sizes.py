@@ -49,6 +49,22 @@ class Attention(nn.Module):
         return x + self.out(y.transpose(1, 2).contiguous().view(batch, length, width))
 
 
+def test_inputs_of_a_graph_stand_first_wherever_they_are_read_first() -> None:
+    def program(x, y, z):
+        made = x.sin() * y
+        return made.cos() @ z
+
+    counted = Counted(program)
+    for rows in (3, 5, 7):  # the graph of the second call has sizes as inputs too
+        x, y, z = torch.randn(rows, 4), torch.randn(rows, 4), torch.randn(4, 2)
+        torch.testing.assert_close(counted.call(x, y, z), program(x, y, z))
+    assert len(counted.graphs) == 2
+    for gm in counted.graphs:
+        kinds = [node.op == "placeholder" for node in gm.graph.nodes]
+        assert kinds == sorted(kinds, reverse=True)
+        assert sum(kinds) >= 3
+
+
 def test_batch_sizes_take_two_compilations() -> None:
     net = nn.Sequential(nn.Linear(16, 8), nn.GELU(), nn.LayerNorm(8))
     counted = Counted(net)

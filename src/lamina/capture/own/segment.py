@@ -29,7 +29,7 @@ from lamina.capture.own.trials import Trials
 from lamina.capture.own.writing import Pair, part_of
 from lamina.ops.raising import holds
 
-__all__ = ["Examples", "Segment", "is_quiet"]
+__all__ = ["Examples", "Segment", "inputs_first", "is_quiet"]
 
 
 class Segment:
@@ -132,7 +132,7 @@ class Segment:
         Each of its nodes has what it gives as the computation of fake tensors says it; that is made ``anew``, and may
         raise, where it matters which of these share memory.
         """
-        gm = GraphModule(torch.nn.Module(), self.graph)
+        gm = GraphModule(torch.nn.Module(), inputs_first(self.graph))
         if self.learnt:
             mode = mode_with_numbers()
             with mode, torch.no_grad():
@@ -181,6 +181,20 @@ class Segment:
             self.inputs.append(tensor)
             self.fakes.append(fake)
         return node.meta["example_value"]
+
+
+def inputs_first(graph: Graph) -> Graph:
+    """``graph`` with its placeholders in front of all else, in their order, as passes of FX expect them.
+
+    They were made where calls first read them.
+    """
+    first: Node | None = None
+    for node in tuple(graph.nodes):
+        if node.op != "placeholder":
+            first = first or node
+        elif first is not None:
+            first.prepend(node)
+    return graph
 
 
 class Examples(Interpreter):

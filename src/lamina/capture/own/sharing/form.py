@@ -11,7 +11,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.torch_private import storage_of
-from lamina.capture.own.segment import Examples, Segment
+from lamina.capture.own.segment import Examples, Segment, inputs_first
 from lamina.capture.own.sharing.outline import Outline, with_numbers
 from lamina.capture.own.sharing.torch_private import Symbols, assuming_no_size, evaluated, expression, like
 from lamina.capture.own.torch_private import asking_numbers, compiling, unhooked
@@ -111,7 +111,7 @@ class Form:
         with_numbers(
             segment, graph, [self.constants[at] if at in self.constants else inputs[self._of[at]] for at in rest]
         )
-        self.gm = GraphModule(torch.nn.Module(), graph)
+        self.gm = GraphModule(torch.nn.Module(), inputs_first(graph))
         with torch.set_grad_enabled(self.grad), self.open(), mode, unhooked(), asking_numbers(mode):
             Examples(self.gm).run(*self.given, *self.fakes)
 
