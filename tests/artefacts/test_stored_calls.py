@@ -20,9 +20,11 @@ from torch.fx import GraphModule
 
 import lamina
 from lamina.backends.compose import compose
+from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.reasons import LOADED, NOT_STORED, STORED
+from lamina.record import Record
 from lamina.runtime.cache import Cache
-from tests.capture.own.changing_programs import stored_difference
+from tests.capture.own.changing_programs import Memory, stored_difference
 
 SOURCE = """
 import math
@@ -445,6 +447,31 @@ def test_processes_at_once_and_one_after_them(tmp_path: Path) -> None:
 def test_random_changes_between_processes(seed: int) -> None:
     outcome = stored_difference(seed)
     assert not outcome.told, f"{outcome.told}\n{outcome.text}"
+
+
+def _by_a_number(x: Tensor, number: int) -> Any:
+    x = x * 2
+    return (x + 1 if number % 3 == 0 else x - 1), number * 2
+
+
+def test_what_is_computed_of_numbers_is_asked_of_stored_calls() -> None:
+    memory = Memory()
+
+    def compiled() -> Any:
+        return interpreted_callable(
+            _by_a_number, backend_callable=lambda gm, fakes: gm.forward, record=Record(), store=memory.of
+        )
+
+    call, x = compiled(), torch.arange(4.0)
+    for number in range(8):
+        call(x, number)
+    memory.keep()
+    for number in (91, 93, 94, 300, -3):
+        memory.uses = 0
+        wanted, got = _by_a_number(x, number), compiled()(x, number)
+        assert (got[0].tolist(), got[1]) == (wanted[0].tolist(), wanted[1])
+        assert memory.uses == 1
+    assert any("computed" in text for text in memory.texts)
 
 
 def _tripled(gm: GraphModule) -> GraphModule:

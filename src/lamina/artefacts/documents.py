@@ -79,8 +79,7 @@ class _Writer:
     def _row(self, number: int, row: Place | Fact) -> list[Any]:
         if isinstance(row, Place):
             parent = None if row.parent is None else row.parent.number
-            key = self._object(row.key) if row.how == "object" else written_constant(row.key)
-            return [row.how, parent, key, row.name]
+            return [row.how, parent, self._place_key(row), row.name]
         self._facts[id(row)] = number
         places = [place.number for place in row.places]
         if row.kind in _BY_IDENTITY:
@@ -90,6 +89,16 @@ class _Writer:
         else:
             value = written_constant(row.value)
         return [f"?{row.kind}", places, value, row.line]
+
+    def _place_key(self, place: Place) -> Any:
+        """The key of a place: an object, a function with its operands, or a constant."""
+        if place.how == "object":
+            return self._object(place.key)
+        if place.how != "computed":
+            return written_constant(place.key)
+        function, *operands = place.key
+        given = [[one.number] if type(one) is Place else written_constant(one) for one in operands]
+        return [self._object(function), given]
 
     def _node(self, node: Node) -> dict[str, Any]:
         asks = []
@@ -134,8 +143,7 @@ class Stored:
         places = self.facts.places
         if not how.startswith("?"):
             parent = None if about is None else places[about]
-            key = self._objects[value] if how == "object" else read_constant(value)
-            return self.facts.place(how, parent, key, name)
+            return self.facts.place(how, parent, self._place_key(how, value), name)
         kind = how[1:]
         if kind in _BY_IDENTITY:
             value = self._objects[value]
@@ -146,6 +154,18 @@ class Stored:
         fact = Fact(kind, tuple(places[number] for number in about), value, name)
         self.facts.rows.append(fact)
         return fact
+
+    def _place_key(self, how: str, text: Any) -> Any:
+        if how == "object":
+            return self._objects[text]
+        if how != "computed":
+            return read_constant(text)
+        number, operands = text
+        places = self.facts.places
+        return (
+            self._objects[number],
+            *(places[one[0]] if type(one) is list else read_constant(one) for one in operands),
+        )
 
     def values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any] | Fact:
         """What is at each place for a call in the ordinary state, or the first fact that does not hold.

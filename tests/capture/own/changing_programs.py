@@ -1,6 +1,6 @@
 """Random programs that read a small world, and random changes of that world between calls: own front end against eager.
 
-``python -m tests.capture.own.changing_programs FIRST COUNT [stored]`` prints what differs.
+``python -m tests.capture.own.changing_programs FIRST COUNT [stored | counting]`` prints what differs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lamina.capture.own.reuse.versions import Versions
 from lamina.record import Record
 from tests.capture.own.machines import guard_machine, no_machine
 
-__all__ = ["Outcome", "difference", "stored_difference"]
+__all__ = ["Outcome", "counting", "difference", "stored_difference"]
 
 sys.modules.setdefault("world", ModuleType("world"))  # where data classes look for what is of theirs
 
@@ -289,6 +289,55 @@ given.mul_(TENSOR)
 """.strip().splitlines()
 """Writes to what may be memory that they read, which eager refuses then; drawn apart, so that all else stays."""
 
+NUMBERS = """
+x = x * 2 if NUMBER % 3 == 0 else x + NUMBER
+x = x * (1 - 0.9 ** NUMBER)
+x = x * min(NUMBER, 5) / max(a, 2)
+x = x + torch.tensor(NUMBER) - torch.tensor(REAL)
+x = x + torch.tensor(a, dtype=torch.float64)
+x = (x.long() + NUMBER) * a
+x = x + x[: abs(int(a)) % 3 + 1].sum()
+x = x + ((NUMBER << 1) // 3) - (int(NUMBER) & 5)
+x = x + sum(LIST) - max(LIST)
+x = x - sum([v for v in DICT.values() if type(v) is int])
+x = x / NUMBER if NUMBER else x
+x = x + (1 / NUMBER if NUMBER > 0.5 else NUMBER)
+x = x + [5, 6, 7][int(NUMBER) % 3]
+x = x * thing.v - thing.v * 2
+x = x + (thing.v if thing.v > thing.k else thing.k)
+x = x + round(REAL, 1) + math.floor(a)
+l.insert(int(a) % 2, NUMBER); x = x + l[0]
+x = x + len(range(int(NUMBER) % 4)) + sum(i for i, v in enumerate(l, start=int(a)))
+x = x + (2 if isinstance(NUMBER, int) else 3) + x.size(int(NUMBER) % 1)
+x = x + COUNT + float(COUNT) * 0.5
+thing.n = NUMBER * 2 + 1
+TENSOR.add_(NUMBER)
+x = helper(x, k=a, j=NUMBER)
+x = x + norm.num_batches_tracked + NUMBER
+x = x - (lambda k: k * k)(COUNT)
+x = x + {2: 3}.get(NUMBER, a)
+""".strip().splitlines()
+FAILING = """
+try: x = x + 1 / (NUMBER - 3)
+except ZeroDivisionError: x = x - 2
+""".strip().splitlines()
+"""What reads numbers that are others in each step, drawn apart."""
+COUNTED = """
+w.NUMBER = w.NUMBER + 1
+w.REAL = w.REAL + 0.25
+w.LIST[1] = w.LIST[1] + 1
+w.DICT["a"] = w.DICT["a"] + 1
+w.DICT["b"] = w.DICT["b"] * 2
+w.thing.v = w.thing.v + 1
+w.Base.k = w.Base.k + 1
+w.COUNT = w.COUNT + 1
+w.net.scale = w.net.scale + 1
+w.slotted.s = w.slotted.s + 1
+w.keep(r.randint(-9, 300))
+w.NUMBER = r.randint(-3, 400)
+w.NUMBER = r.choice((r.random() * 4, 3, 2**70, r.randint(-9, 9)))
+""".strip().splitlines()
+
 RESULTS = (
     "x",
     "(x, y)",
@@ -459,6 +508,9 @@ def _program(r: random.Random) -> str:
     others = random.Random("; ".join(lines))
     if others.random() < 0.1:
         lines.insert(others.randint(4, len(lines) if "try:" not in lines[-2] else 4), others.choice(OVERLAPPING))
+    if others.random() < 0.3:
+        at = others.randint(4, len(lines) if "try:" not in lines[-2] else 4)
+        lines[at:at] = FAILING if others.random() < 0.1 else others.choices(NUMBERS, k=others.randint(1, 3))
     body = [line.removeprefix("global COUNT; ") for line in lines]
     if any("COUNT = " in line for line in body):
         body.insert(0, "global COUNT")
@@ -490,10 +542,10 @@ def _world(text: str) -> SimpleNamespace:
     return World()
 
 
-def _concerned(text: str) -> list[str]:
+def _concerned(text: str, changes: list[str] = CHANGES) -> list[str]:
     """The changes of what a program names."""
     return [
-        change for change in CHANGES if change.removeprefix("w.").partition(".")[0].split()[0].split("[")[0] in text
+        change for change in changes if change.removeprefix("w.").partition(".")[0].split()[0].split("[")[0] in text
     ]
 
 
@@ -517,7 +569,34 @@ def _steps(r: random.Random, text: str) -> list[tuple[list[str], str, bool]]:
         given = f"({argument}, {', '.join(others)})"
         for again in range(r.choice((1, 2, 3))):
             found.append(([] if again else changes, given, r.random() < 0.9))
-    return found
+    counting = random.Random(text)
+    return _counted(counting, text, found) if counting.random() < 0.4 else found
+
+
+def counting(r: random.Random) -> tuple[str, Any]:
+    """A program that computes with numbers, some of which are others in each of its steps."""
+    lines = ["given = x", "x = x + 1", "y = x * 2", "bag = [x]", *r.choices(NUMBERS, k=r.randint(1, 4))]
+    if r.random() < 0.3:
+        lines += FAILING
+    lines += r.choices([*READS, *WRITES] if r.random() < 0.3 else NUMBERS, k=r.randint(0, 2))
+    broken = ("global ", "try: x = x *", "except KeyError", "except Attr")
+    body = "".join(f"    {line}\n" for line in lines if not line.startswith(broken))
+    text = f"def program(x, a, d, l):\n{body}    return {r.choice(RESULTS)}\n"
+    given = f"({r.choice(ARGUMENTS[:6])}, 2, {{'k': 2, 'm': 1}}, [1, 2])"
+    steps = _counted(r, text, [([], given, True)] * r.randint(4, 9))
+    return text, _counted(r, text, steps)
+
+
+def _counted(r: random.Random, text: str, steps: list[Any]) -> list[Any]:
+    """The same steps with a number, or the argument ``a`` as well, that is another one in nearly each of them."""
+    change = r.choice(_concerned(text, COUNTED) or COUNTED)
+    start, made = r.choice((None, None, "3", "0.5", "-2", "250")), list[Any]()
+    for count, (changes, given, grad) in enumerate([*steps, *steps[-3:]]):
+        if start is not None:
+            before = given.partition(", {")[0] if ", {" in given else given.partition(", w.DICT")[0]
+            given = f"{before.rpartition(', ')[0]}, {start} + {count}{given[len(before) :]}"
+        made.append(([*changes, change] if r.random() < 0.9 else changes, given, grad))
+    return made
 
 
 def _shown(value: Any, depth: int = 0) -> Any:
@@ -575,11 +654,16 @@ def _done(w: ModuleType, r: random.Random, step: Any, call: Callable[..., Any]) 
     return found
 
 
-def difference(seed: int, machine: Callable[[], Library | None] = no_machine) -> Outcome:
-    """Run the program and the changes of ``seed`` by eager and by the own front end with facts asked by ``machine``."""
+def difference(
+    seed: int, machine: Callable[[], Library | None] = no_machine, make: Callable[[random.Random], Any] | None = None
+) -> Outcome:
+    """Run the program and the changes of ``seed`` by eager and by the own front end with facts asked by ``machine``.
+
+    ``make`` gives them in place of the usual ones, as ``counting``.
+    """
     r = random.Random(seed)
-    text = _program(r)
-    steps = _steps(r, text)
+    text = "" if make else _program(r)
+    text, steps = make(r) if make else (text, _steps(r, text))
     outcome = Outcome(calls=len(steps), text=text)
     return compared(outcome, lambda made: _run(text, steps, seed, made), lambda program: _compiled(program, machine))
 
@@ -692,9 +776,10 @@ def _compiled(program: Any, machine: Callable[[], Library | None]) -> Any:
 def main() -> None:
     """Compare as many as are asked for."""
     first, count, stored = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] == ["stored"]
+    make = counting if sys.argv[3:] == ["counting"] else None
     calls = reused = wrong = 0
     for seed in range(first, first + count):
-        outcome = stored_difference(seed) if stored else difference(seed, guard_machine)
+        outcome = stored_difference(seed) if stored else difference(seed, guard_machine, make)
         calls, reused = calls + outcome.calls, reused + outcome.reused
         if outcome.told:
             wrong += 1

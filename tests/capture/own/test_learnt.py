@@ -15,6 +15,7 @@ import lamina
 from lamina.capture.own import places
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.machine import Machine
+from lamina.capture.own.reuse.copies import INTEGERS_ARE_COPIED, copied
 from lamina.capture.own.writing import overlaps_itself, written_by
 from lamina.record import Record
 
@@ -230,15 +231,125 @@ def test_a_float_that_is_another_one_each_time_is_an_input(monkeypatch: pytest.M
     assert compiled.interpreted <= 5
 
 
+Held = SimpleNamespace
+
+
+def adam(held: Held, x: torch.Tensor) -> Any:
+    held.n += 1
+    return x * (held.rate / (1 - 0.9**held.n)) / math.sqrt(1 - 0.999**held.n), held.n
+
+
+def warm_up(held: Held, x: torch.Tensor) -> Any:
+    held.n += 1
+    return x - held.rate * min(1.0, held.n / 5) * x.sin()
+
+
+def as_tensors(held: Held, x: torch.Tensor) -> Any:
+    held.n += 3
+    held.rate *= 0.5
+    return x * torch.tensor(held.rate), torch.tensor(held.n), torch.tensor(held.n, dtype=torch.float64)
+
+
+def operands(held: Held, x: torch.Tensor) -> Any:
+    held.n += 1
+    return x * held.n + held.n, (held.n * 2, [held.n - 1]), x.to(torch.int64) + held.n < held.n
+
+
+def written(held: Held, x: torch.Tensor) -> Any:
+    held.n += 1
+    x.add_(held.n)
+    return x * 2 if held.n > 6 else x
+
+
+def whole(held: Held, x: torch.Tensor) -> Any:
+    held.items[1] += 1
+    for part in held.items:
+        x = x + part
+    return x + sum(held.items), dict(enumerate(held.items, start=int(held.items[1])))
+
+
+def raising(held: Held, x: torch.Tensor) -> Any:
+    held.n = (held.n + 1) % 5
+    try:
+        return x * (1 / held.n)
+    except ZeroDivisionError:
+        return x - 1
+
+
+def either_kind(held: Held, x: torch.Tensor) -> Any:
+    held.n += 1
+    x = x * held.n
+    kind = {held.n: 1}
+    return x.to(torch.int64) * held.n, x.size(held.n % 1), kind
+
+
+VARYING: dict[str, tuple[Callable[..., Any], int]] = {
+    one.__name__: (one, most)
+    for one, most in (
+        (adam, 3),
+        (warm_up, 3),
+        (as_tensors, 3),
+        (operands, 3),
+        (written, 4),
+        (whole, 12),
+        (raising, 12),
+        (either_kind, 12),
+    )
+}
+"""Programs with numbers that are others in each call, and how many of 12 calls are interpreted at most."""
+
+
+@pytest.mark.parametrize("name", VARYING)
+def test_numbers_that_are_others_in_each_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, most = VARYING[name]
+    compiled = Compiled(function, monkeypatch)
+    ours, theirs = (Held(n=0, rate=0.1, items=[1, 2.0, 3]) for _ in range(2))
+    for place in range(12):
+        x = values() + place
+        wanted, got = function(theirs, x.clone()), compiled.call(ours, x.clone())
+        assert repr(wanted) == repr(got)
+        assert ours == theirs
+    assert compiled.interpreted <= most
+    assert most == 12 or compiled.graphs == most
+
+
+def test_an_integer_is_an_input_of_as_many_digits_as_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scaled(x: torch.Tensor, n: int) -> Any:
+        return x * n, x.double() * n, torch.tensor(n), n > 2**60, x.long() + n
+
+    compiled = Compiled(scaled, monkeypatch)
+    for n in (1, 2, 300, 2**53, 2**53 + 1, -(2**53) - 1, 2**62 + 1, 7, -9, 0):
+        assert repr(compiled.call(values(), n)) == repr(scaled(values(), n))
+    for n in (True, 2.0, 3):
+        assert repr(compiled.call(values(), n)) == repr(scaled(values(), n))
+
+
+def test_copies_of_integers_are_integers() -> None:
+    for value in (*range(-300, 300), 2**30, -(2**62), 10**40):
+        made = copied(value)
+        assert made is not value
+        assert type(made) is int
+        assert (made, hash(made), str(made), made + 0, bool(made)) == (
+            value,
+            hash(value),
+            str(value),
+            value,
+            bool(value),
+        )
+    assert copied(True) is True
+    assert math.copysign(1.0, copied(-0.0)) == -1.0
+    assert INTEGERS_ARE_COPIED
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64])
 def test_compiled_kernels_take_floats_as_inputs(dtype: torch.dtype) -> None:
     def scaled(x: torch.Tensor, k: float) -> torch.Tensor:
-        return (x * k + k / 3).clamp(min=k)
+        return (x * k + k / 3).clamp(min=k) + torch.tensor(k)
 
     call = lamina.compile(scaled, options={"capture": "own"})
-    for place in range(6):
-        x = values().to(dtype)
-        wanted, got = scaled(x, 0.3 + place), call(x, 0.3 + place)
+    for place in range(12):
+        x, k = values().to(dtype), 0.3 + place if place < 6 else place
+        wanted, got = scaled(x, k), call(x, k)
         assert wanted.dtype == got.dtype
         assert torch.allclose(wanted, got, rtol=1e-2 if dtype is torch.bfloat16 else 1e-5)
 

@@ -33,6 +33,9 @@ from lamina.capture.own.torch_calls import (
     IDENTITY,
     QUERIES,
     cause_of_operands,
+    computes_in_floats,
+    computes_in_integers,
+    dtype_of_number,
     in_place,
     name_of,
     recordable,
@@ -128,11 +131,12 @@ class Recorder(TorchFunctionMode):
             with as_plain_tensors():
                 return func(*args, **kwargs)
         if name in QUERIES:
+            self._pin(args, kwargs)
             if name == "stride" and any(type(t) is Pending and min(t.shape, default=2) < 2 for t in args):
                 self.flush()  # strides of such dimensions are what the computation makes of them
             return func(*mapped(args, _looks), **mapped(kwargs, _looks))
-        if self.trace is not None and not takes_numbers(func, args, kwargs):
-            self.trace.learning.pin(args, kwargs)
+        if self.trace is not None and self.trace.learning.values:
+            func, args, kwargs = self._with_numbers(func, args, kwargs)
         self.cause = ""
         if recordable(func, args, kwargs, Pending) and by_interpreter(sys._getframe(1), _TORCH):
             found = self._recorded(func, args, kwargs)
@@ -140,14 +144,40 @@ class Recorder(TorchFunctionMode):
                 return found[0]
         self.end(name or str(func), always=True, cause=self.cause or cause_of_operands(flat((args, kwargs))))
         self.regions.native += 1
-        if self.trace is not None:
-            self.trace.learning.pin(args, kwargs)
+        self._pin(args, kwargs)
         if self.trace is not None and is_read(func, args, kwargs):
             found = func(*args)
             self.trace.learning.learn(func, args, found)
             return found
         self.escaped(name)
         return func(*args, **kwargs)
+
+    def _pin(self, *values: Any) -> None:
+        """What the call does rests on the numbers among ``values`` that it has learnt."""
+        if self.trace is not None:
+            self.trace.learning.pin(*values)
+
+    def _with_numbers(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """A call as a graph holds it for all of the numbers that were learnt; they are pinned if none can."""
+        learning = self.trace.learning
+        if func is torch.tensor and len(args) == 1 and learning.is_learnt(args[0]):
+            dtype = dtype_of_number(args[0], kwargs)
+            made = None if dtype is None else learning.as_tensor(args[0])
+            if made is not None:
+                return torch.Tensor.to, (made, dtype), {"copy": True}
+        if not takes_numbers(func, args, kwargs):
+            learning.pin(args, kwargs)
+        else:
+            integers = [value for value in learning.learnt_in((*args, *kwargs.values())) if type(value) is int]
+            looks = mapped((*args, *kwargs.values()), _looks)
+            if integers and computes_in_integers(func, *looks):
+                tensors = {id(value): learning.as_tensor(value) for value in integers}
+                args = tuple(arg if tensors.get(id(arg)) is None else tensors[id(arg)] for arg in args)
+            elif integers and not computes_in_floats(*looks):
+                learning.pin(*integers)
+        return func, args, kwargs
 
     def escaped(self, name: str) -> None:
         """What ``name`` says uses tensors outside of graphs, or may do whatever it likes."""
@@ -202,9 +232,11 @@ class Recorder(TorchFunctionMode):
             return None
         self.segment = segment
         if self.trace is not None:
+            segment.forget_pinned(self.trace.learning.is_learnt)
             for number in self.trace.learning.learnt_in((*args, *kwargs.values())):
-                if id(number) not in segment.learnt:
-                    segment.learns(number, self.trace.learning.as_tensor(number))
+                made = None if id(number) in segment.learnt else self.trace.learning.as_tensor(number, of_floats=True)
+                if made is not None:
+                    segment.learns(number, made)
         op, target = target_of(func)
         if target is getattr:
             fake_args = (fake_args[0], name_of(func))

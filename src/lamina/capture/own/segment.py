@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -148,7 +148,7 @@ class Segment:
         return gm, self.fakes, self.mode
 
     def learns(self, value: float, tensor: torch.Tensor) -> None:
-        """A float is given to calls that the graph is to hold for each value of it: ``tensor`` has it."""
+        """A number is given to calls that the graph is to hold for each value of it: ``tensor`` has it."""
         self.fake_of(tensor)
         given = self.input_nodes[id(tensor)]
         node = self.graph.call_method("item", (given,))
@@ -156,11 +156,18 @@ class Segment:
         self.key.append(("number", self.numbers[given]))
         self.learnt[id(value)] = value, node
 
+    def forget_pinned(self, is_learnt: Callable[[Any], bool]) -> None:
+        """Have integers that are not learnt any more as constants: a graph holds some calls for integers only."""
+        if self.learnt:
+            for key, (value, _) in list(self.learnt.items()):
+                if type(value) is int and not is_learnt(value):
+                    del self.learnt[key]
+
     def node_of(self, value: Any) -> Any:
-        """The node that has a tensor without values, or a float that is learnt; others are constants."""
+        """The node that has a tensor without values, or a number that is learnt; others are constants."""
         if isinstance(value, torch.Tensor):
             return self.nodes[id(value)]
-        return self.learnt[id(value)][1] if id(value) in self.learnt and type(value) is float else value
+        return self.learnt[id(value)][1] if id(value) in self.learnt and type(value) in (float, int) else value
 
     def fake_of(self, tensor: torch.Tensor) -> Any:
         """What stands for ``tensor`` while nothing is computed."""

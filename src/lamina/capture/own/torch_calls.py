@@ -15,7 +15,10 @@ __all__ = [
     "LEFT_OUT",
     "QUERIES",
     "cause_of_operands",
+    "computes_in_floats",
+    "computes_in_integers",
     "constant",
+    "dtype_of_number",
     "in_place",
     "is_constant",
     "name_of",
@@ -100,6 +103,43 @@ def takes_numbers(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """Whether a graph may hold a call for all values of the floats that are its arguments."""
     parts = (*args, *kwargs.values())
     return name_of(function) in _TAKE_NUMBERS and not any(isinstance(part, (list, tuple, dict)) for part in parts)
+
+
+def dtype_of_number(number: float, kwargs: dict[str, Any]) -> torch.dtype | None:
+    """What ``torch.tensor(number, **kwargs)`` makes a number in memory of the CPU, without a gradient; None otherwise.
+
+    It is one to which a tensor of torch.float64 that has the number is converted in the same way.
+    """
+    dtype, device = kwargs.get("dtype"), kwargs.get("device")
+    usual = torch.int64 if type(number) is int else torch.get_default_dtype()
+    found = usual if dtype is None else dtype
+    placed = str(torch.get_default_device() if device is None else device) == "cpu"
+    known = found in (torch.float32, torch.float64) or (found is torch.int64 and type(number) is int)
+    return found if known and placed and kwargs.keys() <= {"dtype", "device"} else None
+
+
+def computes_in_floats(*parts: Any) -> bool:
+    """Whether a call that is given ``parts`` gives the same for an integer as for the float that has its value."""
+    dtypes = {part.dtype for part in parts if isinstance(part, torch.Tensor) and part.dtype is not torch.bool}
+    dtypes.update(part for part in parts if type(part) is torch.dtype)
+    return bool(dtypes) and all(dtype.is_floating_point for dtype in dtypes)
+
+
+_OF_INTEGERS = frozenset(
+    (
+        "add", "sub", "mul", "lt", "le", "gt", "ge", "eq", "ne", "add_", "sub_", "mul_", "__add__", "__radd__",
+        "__sub__", "__rsub__", "__mul__", "__rmul__", "__iadd__", "__isub__", "__imul__", "__lt__", "__le__", "__gt__",
+        "__ge__", "__eq__", "__ne__",
+    )
+)  # fmt: skip
+
+
+def computes_in_integers(function: Any, *parts: Any) -> bool:
+    """Whether a call gives the same for an integer as for a tensor of torch.int64 without dimensions that has it."""
+    if name_of(function) not in _OF_INTEGERS or len(parts) != 2:
+        return False
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+    return len(tensors) == 1 and tensors[0].dtype is torch.int64 and tensors[0].dim() > 0
 
 
 def name_of(function: Any) -> str:

@@ -33,6 +33,7 @@ _MOST_HEADS = 4
 _DICTS, _SEQUENCES = (dict, OrderedDict), (list, tuple)
 _COMPARED = (int, str, float)
 """Constants that the machine compares by value; others by what they are."""
+_NUMBERS = frozenset((int, float, bool))
 _SINGLE = (bool, type(None), type(...), torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -264,6 +265,9 @@ class Program:
 
     def _write_dynamic_place(self, place: Place) -> None:
         parent = place.parent
+        if place.how == "computed":
+            self._write_call("evaluate", place.number, _computer(place), place.operands)
+            return
         if parent is None:
             self._write_place(place)
             return
@@ -343,6 +347,19 @@ def _entries(view: MappingProxyType[str, Any]) -> dict[str, Any]:
     """The dictionary of a class of which ``vars`` gives a view."""
     (found,) = (entries for entries in gc.get_referents(view) if type(entries) is dict)
     return found
+
+
+def _computer(place: Place) -> Callable[..., Any]:
+    """What gives the value of a place of those of its operands."""
+    function, *operands = place.key
+
+    def compute(*found: Any) -> Any:
+        if not _NUMBERS.issuperset(map(type, found)):  # an operator of the user's would be asked before its class is
+            raise TypeError
+        given = iter(found)
+        return function(*(next(given) if type(one) is Place else one for one in operands))
+
+    return compute
 
 
 def _reader(place: Place) -> FunctionType:

@@ -67,6 +67,10 @@ def _read(place: Place, names: Names) -> str:
         return f"kwargs[{place.key!r}]"
     if place.how == "object":
         return names.object(place.key)
+    if place.how == "computed":
+        function, *operands = place.key
+        given = (one.variable if type(one) is Place else literal(one, names) for one in operands)
+        return f"{names.object(function)}({', '.join(given)})"
     assert place.parent is not None
     if place.how == "attribute":
         return f"{place.parent.variable}.{place.key}"

@@ -54,7 +54,8 @@ class Place:
     """Where a value is found: ``how`` from the value at ``parent``, or from the arguments or a fixed object.
 
     ``how`` is "argument" (``key`` a position), "keyword" (a name), "object" (the object itself, with ``name``),
-    "attribute" (a name) or "item" (a key of a dictionary or a position in a sequence).
+    "attribute" (a name) or "item" (a key of a dictionary or a position in a sequence). "computed" is what a function
+    gives of numbers: ``key`` is the function and its operands, which are places and constants.
     """
 
     number: int
@@ -76,11 +77,21 @@ class Place:
             return kwargs[self.key]
         if self.how == "object":
             return self.key
+        if self.how == "computed":
+            function, *operands = self.key
+            return function(*(one.value(args, kwargs) if type(one) is Place else one for one in operands))
         assert self.parent is not None
         owner = self.parent.value(args, kwargs)
         return getattr(owner, self.key) if self.how == "attribute" else owner[self.key]
 
+    @property
+    def operands(self) -> tuple[Place, ...]:
+        """The places that it is computed from, if it is."""
+        return tuple(one for one in self.key if type(one) is Place) if self.how == "computed" else ()
+
     def __str__(self) -> str:
+        if self.how == "computed":
+            return _computation(*self.key)
         if self.how == "argument":
             return f"args[{self.key}]"
         if self.how == "keyword":
@@ -88,6 +99,21 @@ class Place:
         if self.how == "object":
             return self.name
         return f"{self.parent}.{self.key}" if self.how == "attribute" else f"{self.parent}[{self.key!r}]"
+
+
+_SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "lt": "<",
+    "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "lshift": "<<", "rshift": ">>", "and_": "&",
+    "or_": "|", "xor": "^",
+}  # fmt: skip
+
+
+def _computation(function: Any, *operands: Any) -> str:
+    """A function of numbers with its operands, as a program has it."""
+    name = function.__name__
+    sign = _SIGNS.get(name) or _SIGNS.get(name.removeprefix("i"))
+    texts = [str(one) if type(one) is Place else repr(one) for one in operands]
+    return f"({texts[0]} {sign} {texts[1]})" if sign and len(texts) == 2 else f"{name}({', '.join(texts)})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from lamina.capture.own.frame import MOST_KEPT
+from lamina.capture.own.reuse.copies import copied
 from lamina.capture.own.reuse.facts import Facts, Place, is_settled
 from lamina.capture.own.reuse.run import Ran, Run
 from lamina.capture.own.reuse.values import (
@@ -19,13 +20,20 @@ from lamina.capture.own.reuse.values import (
     Ref,
     Value,
     Varying,
-    as_tensor,
-    copied,
+    fits_a_float,
+    float_of_integer,
+    real_power,
+    tensor_of_float,
+    tensor_of_integer,
 )
 
-__all__ = ["DICTS", "Learning"]
+__all__ = ["DICTS", "NUMBERS", "Learning"]
 
 DICTS = (dict, OrderedDict)
+_OF_FLOATS: dict[Any, Callable[..., Any]] = {operator.pow: real_power, operator.ipow: real_power}
+"""What gives nothing but floats in place of functions that give other numbers for some operands."""
+NUMBERS = (float, int)
+"""Types of numbers that are inputs of a driver."""
 
 
 class _Trace(Protocol):
@@ -41,7 +49,7 @@ class _Trace(Protocol):
 
 
 class Learning:
-    """The ``steps`` of a trace; ``values`` are floats that are others in later calls, by identity.
+    """The ``steps`` of a trace; ``values`` are numbers that are others in later calls, by identity.
 
     ``spoils`` is the position of the first step that writes or draws, after which a call cannot be begun anew.
     """
@@ -132,6 +140,28 @@ class Learning:
         else:
             self._pin(step)
 
+    def compute(self, function: Callable[..., Any], operands: tuple[Any, ...], found: Any) -> Any:
+        """What ``function`` has ``found`` of such numbers, as an object that nobody else has.
+
+        Of numbers from outside it is one more place, which is there before anything runs.
+        """
+        if self.trace.ended is not None:
+            return found
+        given = [self.values.get(id(operand), operand) for operand in operands]
+        if all(isinstance(one, Varying) or (type(one) is not Value and is_settled(one)) for one in given):
+            key = (function, *(one.place if isinstance(one, Varying) else one for one in given))
+            place = self.trace.facts.place("computed", None, key)
+            if type(found) in NUMBERS:
+                return self.vary(found, place)
+            self.trace.note("constant", (place,), found)
+            return found
+        if function in (min, max) and {*map(type, operands)} != {float}:
+            self.pin(*operands)  # what it gives may be of another type
+            return found
+        found = copied(found) if type(found) is float else found
+        self.learn(_OF_FLOATS.get(function, function) if type(found) is float else function, operands, found)
+        return found
+
     def _learn_parts(self, whole: Value, parts: list[Any]) -> None:
         """The elements of a list that was learnt, which is an object that the call has made."""
         for place, part in enumerate(parts):
@@ -145,17 +175,30 @@ class Learning:
                 else:
                     self._pin(step)
 
-    def as_tensor(self, value: float) -> torch.Tensor:
-        """A tensor that has a learnt value, which a driver makes of it."""
-        made = as_tensor(value)
-        step = Value(as_tensor, (self.values[id(value)].ref,), made, len(self.trace.facts.rows), len(self.steps))
+    def as_tensor(self, value: float, of_floats: bool = False) -> torch.Tensor | None:
+        """A tensor that has a learnt value, which a driver makes of it; None, and it is pinned, if none has it.
+
+        It has as many digits as the value, or is one ``of_floats``.
+        """
+        known = self.values[id(value)]
+        if type(value) is int:
+            fits = fits_a_float(value)
+            assert isinstance(known, Varying)
+            self.trace.note("constant", (self.trace.facts.place("computed", None, (fits_a_float, known.place)),), fits)
+            if not fits:
+                self.pin(value)
+                return None
+        of_integer = float_of_integer if of_floats else tensor_of_integer
+        function: Callable[..., torch.Tensor] = tensor_of_float if type(value) is float else of_integer
+        made = function(value)
+        step = Value(function, (known.ref,), made, len(self.trace.facts.rows), len(self.steps))
         self.results[id(made)] = weakref.ref(made, _forgetting(self.results, id(made))), step.ref
         self._add(step)
         return made
 
     def learnt_in(self, values: tuple[Any, ...]) -> list[float]:
         """The learnt values among some."""
-        return [value for value in values if type(value) is float and id(value) in self.values] if self.values else []
+        return [value for value in values if type(value) in NUMBERS and id(value) in self.values] if self.values else []
 
     def _pin(self, step: Value | Varying) -> None:
         """What the call does rests on this value."""
@@ -175,7 +218,7 @@ class Learning:
         while waiting:
             value = waiting.pop()
             kind = type(value)
-            if kind is float:
+            if kind in NUMBERS:
                 if id(value) in self.values:
                     self._pin(self.values[id(value)])
             elif id(value) not in seen and kind in (list, tuple, set, frozenset, slice, *DICTS):
@@ -190,9 +233,12 @@ class Learning:
         """``value`` at a place where earlier calls have found others."""
         known = self._varied.get(place.number)
         if known is None:
-            self.trace.note("type", (place,), float)
+            self.trace.note("type", (place,), type(value))
             known = self._varied[place.number] = Varying(copied(value), value, place)
-            self.values[id(known.value)] = known
+            if known.value is value:  # integers of this Python are not told apart
+                self.trace.note("constant", (place,), value)
+            else:
+                self.values[id(known.value)] = known
         return known.value
 
 

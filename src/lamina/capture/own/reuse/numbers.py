@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, MethodWrapperType
 from typing import Any
+
+import torch
 
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.pending import Pending
+from lamina.capture.own.reuse.learning import NUMBERS
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
 from lamina.capture.own.reuse.values import ARITHMETIC_OF_NUMBERS, UNPACKING, Varying
 
@@ -25,6 +28,14 @@ _METHODS = frozenset(
     ("append", "insert", "extend", "pop", "copy", "clear", "reverse", "get", "items", "values", "keys")
 )
 """Methods of lists and dictionaries that look at no value."""
+_AT_A_POSITION = ("insert", "pop")
+"""Those of lists that are given a position first."""
+
+
+def _given(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a call is given, with the object of a method of C code's."""
+    of_object = type(function) in (BuiltinFunctionType, MethodWrapperType)
+    return (function.__self__, *args) if of_object else args
 
 
 class Numbers:
@@ -37,13 +48,13 @@ class Numbers:
         """What an operator makes of such numbers; ``MISSING`` if it is another's to do."""
         trace = self.trace
         if self._is_arithmetic(function, operands):
-            return self._computed(function(*operands), function, operands)
+            return self._computed(lambda: function(*operands), function, operands)
         if function in (operator.is_, operator.is_not) and any(map(trace.learning.is_learnt, operands)):
             return self._identity(function, operands)
         if any(type(value) in (Pending, *TENSORS) for value in operands):
             return MISSING  # the recorder tells
         if function in _PASSING or getattr(function, "__name__", "") in UNPACKING:
-            trace.learning.pin(*operands[1:], *(value for value in operands[:1] if type(value) is float))
+            trace.learning.pin(*operands[1:], *(value for value in operands[:1] if type(value) in NUMBERS))
         else:
             trace.learning.pin(*operands)
         return MISSING
@@ -52,7 +63,7 @@ class Numbers:
         """The same of what writes, which may keep such a number."""
         trace = self.trace
         if self._is_arithmetic(function, operands):
-            return self._computed(function(*operands), function, operands)
+            return self._computed(lambda: function(*operands), function, operands)
         if type(operands[0]) in (Pending, *TENSORS):
             return MISSING
         if function is setattr or getattr(function, "__name__", "") == "_set_cell":
@@ -74,14 +85,16 @@ class Numbers:
         if not trace.learning.values:
             return MISSING
         if not kwargs and self._is_arithmetic(function, args):
-            return self._computed(caller(function, args, kwargs), function, args)
+            return self._computed(lambda: caller(function, args, kwargs), function, args)
+        if function is isinstance or function is type:
+            return MISSING  # a number of another type is another fact
         if id(function) in _HOLDING:
-            trace.learning.pin(*(value for value in args if type(value) is float))
+            trace.learning.pin(*(value for value in (*args, *kwargs.values()) if type(value) in NUMBERS))
         elif type(function) is BuiltinFunctionType and type(function.__self__) in (list, *DICTS):
             self._method(function, args, kwargs)
-        elif not any(type(value) in (Pending, *TENSORS) for value in args):
+        elif function is not torch.tensor and not any(type(v) in (Pending, *TENSORS) for v in _given(function, args)):
             trace.learning.pin(args, kwargs, getattr(function, "__self__", None))
-        return MISSING
+        return MISSING  # of tensors the recorder tells
 
     def _identity(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         """Whether two values are one object; None and others that are no numbers are none of these."""
@@ -95,7 +108,7 @@ class Numbers:
         """A method of a container."""
         if function.__name__ not in _METHODS:
             self.trace.learning.pin(function.__self__, args, kwargs)
-        elif type(function.__self__) in DICTS:
+        elif type(function.__self__) in DICTS or function.__name__ in _AT_A_POSITION:
             self.trace.learning.pin(*args[:1])
 
     def _is_arithmetic(self, function: Any, operands: tuple[Any, ...]) -> bool:
@@ -105,6 +118,11 @@ class Numbers:
             and function in ARITHMETIC_OF_NUMBERS
         )
 
-    def _computed(self, found: Any, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
-        self.trace.learning.learn(function, operands, found)
-        return found
+    def _computed(self, compute: Callable[[], Any], function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+        """What ``compute`` gives, which is what ``function`` makes of such numbers; that it raises rests on them."""
+        try:
+            found = compute()
+        except Exception:
+            self.trace.learning.pin(*operands)
+            raise
+        return self.trace.learning.compute(function, operands, found)

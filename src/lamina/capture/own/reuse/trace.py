@@ -45,7 +45,7 @@ class Effect:
 class Trace:
     """What a call does, as far as it can be done again by what it says; ``ended`` says why it cannot, if so.
 
-    ``where`` gives the user's line in progress, ``varying`` names places whose floats are others in each call.
+    ``where`` gives the user's line in progress, ``varying`` names places whose numbers are others in each call.
     """
 
     def __init__(self, where: Callable[[], str], state: tuple[Any, ...], varying: frozenset[str] = frozenset()) -> None:
@@ -117,11 +117,11 @@ class Trace:
         if kind is ModuleType or kind.__flags__ & MADE_BY_PYTHON:
             self.note("type", (place,), kind)
 
-    def enter(self, value: Any, place: Place) -> Any:
-        """``value``, which was found at ``place``."""
+    def enter(self, value: Any, place: Place, whole: bool = False) -> Any:
+        """``value``, which was found at ``place``; with ``whole`` the program may read it by itself."""
         if self.ended is not None or place.number in self._entered:
             return value
-        if type(value) is float and str(place) in self.varying:
+        if not whole and self.varying and type(value) in (float, int) and str(place) in self.varying:
             return self.learning.vary(value, place)
         self._entered.add(place.number)
         if is_settled(value):
@@ -156,12 +156,12 @@ class Trace:
             else:
                 self.note("look", (place,), look)
 
-    def child(self, owner: Any, how: str, key: Any, value: Any) -> Any:
-        """``value``, which is the attribute or item ``key`` of ``owner``."""
+    def child(self, owner: Any, how: str, key: Any, value: Any, whole: bool = False) -> Any:
+        """``value``, which is the attribute or item ``key`` of ``owner``; ``whole`` as above."""
         place = self.place_of(owner)
         if place is None or (id(owner), constant_key(key)) in self.changed:
             return value
-        return self.enter(value, self.facts.place(how, place, key))
+        return self.enter(value, self.facts.place(how, place, key), whole)
 
     def dict_item(self, container: Any, key: Any) -> Any:
         """``container[key]`` of a dictionary, ``MISSING`` if it has none."""
@@ -190,11 +190,11 @@ class Trace:
                 return
             self.note("keys", (place,), tuple(container))
             for key, value in list(container.items()):
-                self.child(container, "item", key, value)
+                self.child(container, "item", key, value, whole=True)
         elif type(container) in (list, tuple):
             self.note("length", (place,), len(container))
             for at, value in enumerate(container):
-                self.child(container, "item", at, value)
+                self.child(container, "item", at, value, whole=True)
         else:
             self.end(f"a {type(container).__name__} is read as a whole")
 

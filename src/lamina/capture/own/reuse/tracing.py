@@ -17,6 +17,7 @@ from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.calls import Calls
 from lamina.capture.own.reuse.changes import Changes
 from lamina.capture.own.reuse.facts import is_settled
+from lamina.capture.own.reuse.learning import NUMBERS
 from lamina.capture.own.reuse.numbers import Numbers
 from lamina.capture.own.reuse.operators import Operators
 from lamina.capture.own.reuse.trace import DICTS, Trace
@@ -43,7 +44,7 @@ class TracingWorld:
     def attribute(self, value: Any, name: str) -> Any:
         if self.trace.ended is not None:
             return self.base.attribute(value, name)
-        self.trace.learning.pin(value if type(value) is float else None)
+        self.trace.learning.pin(value if type(value) in NUMBERS else None)
         return self.attributes.read(value, name)
 
     def looked_up(self, kind: type, name: str) -> Any:

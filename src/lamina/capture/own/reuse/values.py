@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +23,12 @@ __all__ = [
     "Value",
     "Varying",
     "as_tensor",
-    "copied",
+    "fits_a_float",
+    "float_of_integer",
     "is_read",
+    "real_power",
+    "tensor_of_float",
+    "tensor_of_integer",
 ]
 
 _READS = frozenset(
@@ -45,7 +50,9 @@ UNPACKING = ("listed", "unpack", "tuple")
 ARITHMETIC_OF_NUMBERS: frozenset[Callable[..., Any]] = ALWAYS_A_NUMBER | frozenset(
     (
         operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.itruediv, operator.ifloordiv,
-        operator.imod, operator.ipow, round, float, int, bool, math.sqrt, math.exp, math.log, math.floor, math.ceil,
+        operator.imod, operator.ipow, operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor,
+        operator.ilshift, operator.irshift, operator.iand, operator.ior, operator.ixor, operator.invert, min, max,
+        round, float, int, bool, math.sqrt, math.exp, math.log, math.floor, math.ceil,
         math.isnan, math.isinf, math.isfinite, math.cos, math.sin, math.tanh, math.pow, math.log2, math.log10,
     )
 )  # fmt: skip
@@ -82,7 +89,10 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Varying:
-    """A float from outside that is another one in later calls: ``value`` is a copy, so that nobody else has it."""
+    """A number from outside, or computed of such, that is another one in later calls.
+
+    ``value`` is a copy of what was ``found`` at the ``place``, so that nobody else has it.
+    """
 
     value: float
     found: float
@@ -93,15 +103,44 @@ class Varying:
         return Ref(self.place.variable)
 
 
-def copied(value: float) -> float:
-    """A float that is another object, with the same bits."""
-    return value + -0.0
+_MOST_EXACT = 2**sys.float_info.mant_dig
+"""The largest integer up to which each one is a number of torch.float64."""
 
 
-def as_tensor(value: float) -> torch.Tensor:
-    """A tensor without dimensions, of torch.float64, that has ``value``."""
+def as_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor without dimensions, of ``dtype``, that has ``value``."""
     with unseen():
-        return torch.tensor(value, dtype=torch.float64, device="cpu")
+        return torch.tensor(value, dtype=dtype, device="cpu")
+
+
+def tensor_of_float(value: float) -> torch.Tensor:
+    """A tensor of torch.float64 that has a float; raises ``TypeError`` for other values."""
+    if type(value) is not float:
+        raise TypeError(f"a {type(value).__name__} where there was a float")
+    return as_tensor(value, torch.float64)
+
+
+def tensor_of_integer(value: int) -> torch.Tensor:
+    """A tensor of torch.int64 that has an integer, of which ``fits_a_float`` is true."""
+    return as_tensor(value, torch.int64)
+
+
+def float_of_integer(value: int) -> torch.Tensor:
+    """A tensor of torch.float64 that has such an integer."""
+    return as_tensor(value, torch.float64)
+
+
+def fits_a_float(value: int) -> bool:
+    """Whether a float has the value of an integer, as of all with no more digits."""
+    return -_MOST_EXACT <= value <= _MOST_EXACT
+
+
+def real_power(base: float, exponent: float) -> float:
+    """``base ** exponent`` where that is a float; raises ``TypeError`` for others, which negative bases have."""
+    found = base**exponent
+    if type(found) is not float:
+        raise TypeError(f"a {type(found).__name__} where there was a float")
+    return found
 
 
 def is_read(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

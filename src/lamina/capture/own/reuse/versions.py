@@ -16,7 +16,9 @@ from lamina.capture.own.reuse.conditions import Names, OwnConditions
 from lamina.capture.own.reuse.differences import failed_fact
 from lamina.capture.own.reuse.driver import Driver, Miss, Run, cannot_tell, state_of_torch
 from lamina.capture.own.reuse.expressions import Unbuildable
-from lamina.capture.own.reuse.facts import Fact
+from lamina.capture.own.reuse.facts import Fact, constant_key
+from lamina.capture.own.reuse.holding import holds, values_of
+from lamina.capture.own.reuse.learning import NUMBERS
 from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.own.torch_private import SET_GRAD
 from lamina.capture.reasons import ALWAYS_ANOTHER, FORGOTTEN, INTERPRETED, REUSED, VERSION_WITHOUT_GRAPHS
@@ -102,30 +104,33 @@ class Versions:
                 return found
             SET_GRAD(grad)  # what ended its graph may have kept it from doing so
             if not place:
-                self._miss(found.fact, args, kwargs)
+                self._miss(driver, found.fact, args, kwargs)
             if found.learnt and self._differs is None:
                 self._differs = driver
         return MISSING
 
     @property
     def varying(self) -> frozenset[str]:
-        """Places whose floats have been others twice: they are inputs of what is compiled from then on."""
+        """Places whose numbers have been others twice: they are inputs of what is compiled from then on."""
         return frozenset(place for place, count in self._others.items() if count > 1)
 
-    def _miss(self, fact: Fact | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _miss(self, driver: Driver, fact: Fact | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The version used last is not for a call: keep why, without what the call was given."""
         if fact is not None:
-            self._count(fact, args, kwargs)
+            if fact.kind == "constant" and type(fact.value) in NUMBERS:
+                with contextlib.suppress(Exception):
+                    values_of(driver.facts.rows, args, kwargs, self._holds_but_for_numbers)
             with contextlib.suppress(Exception):
                 self.missed = failed_fact(fact, args, kwargs, self.names)
 
-    def _count(self, fact: Fact, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """If a fact that does not hold is one about a float, count how often that was another one."""
-        if fact.kind == "constant" and type(fact.value) is float:
-            place = fact.places[0]
-            with contextlib.suppress(Exception):
-                if type(place.value(args, kwargs)) is float:
-                    self._others[str(place)] = self._others.get(str(place), 0) + 1
+    def _holds_but_for_numbers(self, fact: Fact, values: list[Any]) -> bool:
+        """Whether a fact holds, or is one about a number that is another one, which is counted."""
+        if fact.kind != "constant" or type(fact.value) not in NUMBERS or type(values[0]) is not type(fact.value):
+            return holds(fact, values)
+        if constant_key(values[0]) != constant_key(fact.value):
+            name = str(fact.places[0])
+            self._others[name] = self._others.get(name, 0) + 1
+        return True
 
     def _keep(self, drivers: list[Driver]) -> None:
         """Have these drivers only, in this order."""
