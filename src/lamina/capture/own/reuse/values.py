@@ -103,7 +103,7 @@ class Varying:
         return Ref(self.place.variable)
 
 
-_MOST_EXACT = 2**sys.float_info.mant_dig
+_MOST_EXACT: int = 2**sys.float_info.mant_dig
 """The largest integer up to which each one is a number of torch.float64."""
 
 
