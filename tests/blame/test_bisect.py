@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from benchmarks.blame import found, named
 from benchmarks.planted import PLANTED, Planted
 from lamina.blame.found import STAGES
 from lamina.blame.memory import overlapping, unshared
+from lamina.capture.own.torch_calls import target_of
 from lamina.cli.app import app
 from lamina.ir.index import as_expr
 from lamina.ir.loops import Buffer
@@ -60,6 +62,16 @@ def test_a_right_program_is_not_blamed_and_is_left_as_it_was() -> None:
     assert str(result).endswith("nothing differs from eager")
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
     assert layer.weight.grad is None
+
+
+def test_a_fault_of_the_own_front_end_is_named_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    def swapped(function: Callable[..., object]) -> tuple[str, object]:
+        return ("call_function", torch.cos) if function is torch.sin else target_of(function)
+
+    monkeypatch.setattr("lamina.capture.own.recorder.target_of", swapped)
+    result = lamina.bisect(lambda x: torch.sin(x) * 2, torch.randn(5), options={"capture": "own"})
+    assert result.blame is not None
+    assert result.blame.stage == "capture"
 
 
 def test_memory_of_two_buffers_that_are_both_needed_is_told() -> None:

@@ -16,7 +16,7 @@ from benchmarks.gpu_idle import planned
 from benchmarks.sweeping.grammar import cases
 from lamina.errors import InvalidIR, StageFailed
 from lamina.ir.index import Axis, Expr, Loaded, Size, as_expr
-from lamina.ir.loops import Buffer, Compute, Constant, Index, Load, LoopProgram, Nest, Store
+from lamina.ir.loops import Buffer, Compute, Constant, Equation, Index, LibraryCall, Load, LoopProgram, Nest, Store
 from lamina.schedule import join_groups, narrow
 from lamina.schedule.preserved import verify_kernel, verify_same_stores
 
@@ -181,6 +181,34 @@ def test_loops_with_a_mask_have_no_fewer_points() -> None:
     verify_same_stores(added, _program(buffers, _masked(12, mode="add")))
     with pytest.raises(InvalidIR, match="the stores of copy add"):
         verify_same_stores(added, _program(buffers, _masked(1, mode="add")))
+
+
+@pytest.mark.parametrize("mode", ["set", "add"])
+def test_a_masked_store_may_not_be_lost_altogether(mode: str) -> None:
+    buffers = _buffer("x", as_expr(10), _M, kind="input"), _buffer("out", as_expr(10), _M)
+    masked = _program(buffers, _masked(12, mode=mode))
+    verify_same_stores(masked, _program(buffers, _masked(8, mode=mode)))
+    with pytest.raises(InvalidIR, match="at no after it"):
+        verify_same_stores(masked, _program(buffers))
+    with pytest.raises(InvalidIR, match="at no after it"):
+        verify_kernel(masked.steps, [], [], [])
+
+
+def test_stores_where_there_were_none_are_found() -> None:
+    buffers = (*_BUFFERS, _buffer("other", _N, _M))
+    before, both = _copy(_N, _M), [_copy(_N, _M), _copy(_N, _M, "more", "other")]
+    with pytest.raises(InvalidIR, match="stores set other at no points before scheduling"):
+        verify_same_stores(_program(buffers, before), _program(buffers, *both))
+    verify_same_stores(_program(buffers, before), _program(buffers, *both), {"other"})
+    called = LibraryCall("fill", "aten.zeros", (), (), ("other",))
+    verify_same_stores(replace(_program(buffers, before), steps=(before, called)), _program(buffers, *both))
+    masked = _program(buffers, _copy(as_expr(12), _M), replace(_masked(12), body=_to_other(_masked(12))))
+    with pytest.raises(InvalidIR, match="stores set other at no points before scheduling"):
+        verify_same_stores(_program(buffers, _copy(as_expr(12), _M)), masked)
+
+
+def _to_other(nest: Nest) -> tuple[Equation, ...]:
+    return tuple(replace(e, buffer="other") if isinstance(e, Store) else e for e in nest.body)
 
 
 @pytest.mark.sampled(one_in=2)

@@ -5,6 +5,7 @@ of a backward that fails.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 
 from lamina.testing.fuzz import backward, check, sample, watched
+from lamina.testing.fuzz.check import Verdict, check_capture
+from lamina.testing.fuzz.differ import Difference
 from lamina.testing.fuzz.observe import observe
 from lamina.testing.fuzz.perturbed import PLACES, Elsewhere, RandomRounding
 from lamina.testing.fuzz.target import compile_function
@@ -437,3 +440,10 @@ def test_what_watchers_saw_of_a_failed_backward_is_the_order_of_the_engine(way: 
     saved.detach().zero_()
     assert isinstance(backward((made,)), RuntimeError)
     assert seen() == [None]
+
+
+def test_the_own_front_end_answers_for_what_torch_captures_wrongly_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Verdict((Difference("value", "0", "differs"),))
+    monkeypatch.setattr(import_module("lamina.testing.fuzz.check"), "check", lambda *given: wrong)
+    assert check_capture("", "lamina:interp+strict=true")
+    assert not check_capture("", "lamina:interp+strict=true+capture=own")

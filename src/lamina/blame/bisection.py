@@ -20,6 +20,7 @@ from lamina.blame.observed import GraphCall, Observed, RegionCall, Snapshot, com
 from lamina.blame.regions import blamed_region
 from lamina.blame.rewrites import GraphRun, blamed_rewrite
 from lamina.blame.values import Captured, Values, evaluated, run_captured
+from lamina.compile import compile
 from lamina.errors import LaminaWarning
 from lamina.options import Options
 from lamina.testing.runs import Runs, differing, uncompiled
@@ -57,11 +58,18 @@ def bisect(
     blame = next(search.blames(), None) if different else None
     if different and blame is None:
         with _quietly():
-            captured = runs.run(torch.compile(fn, backend="eager"))
+            captured = runs.run(_captured_alone(fn, chosen))
         stage = "capture" if differing(eager, captured, exact) else "run time"
         blame = Blame(stage, name, text=different[0])
     seconds = time.perf_counter() - start
     return Bisection(name, different, blame, tuple(search.right), tuple(notes), seconds)
+
+
+def _captured_alone(fn: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """``fn`` as the front end captures it, its graphs run as they are."""
+    if options.get("capture") == "own":
+        return compile(fn, backend="eager", options={"capture": "own"})
+    return torch.compile(fn, backend="eager")
 
 
 @contextmanager

@@ -51,9 +51,10 @@ def verify_same_stores(before: LoopProgram, after: LoopProgram, in_place: Collec
             before.name, how, was.added.get(origin), now.added.get(origin), origin in was.masked, origin in now.masked
         )
     lasting = {b.name for b in before.buffers if b.kind != "temp"} & {b.name for b in after.buffers}
-    for name in sorted((lasting & was.sets.keys()) - {*in_place}):
+    called = {name for step in before.steps if not isinstance(step, Nest) for name in writes(step)}
+    for name in sorted((lasting & (was.sets.keys() | (now.sets.keys() - called))) - {*in_place}):
         how = f"stores set {name}"
-        _same(before.name, how, was.sets[name], now.sets.get(name), name in was.masked, name in now.masked)
+        _same(before.name, how, was.sets.get(name), now.sets.get(name), name in was.masked, name in now.masked)
 
 
 def verify_kernel(nests: Sequence[Nest], flat: Sequence[Nest], buffers: Sequence[str], sizes: Sequence[Expr]) -> None:
@@ -136,13 +137,13 @@ def _same(
     """Fail where two numbers of points certainly differ.
 
     Of a store with a mask its points are the most that it runs at: loops in parts of which the last is not full have
-    more points than elements.
+    more points than elements. No store at all is fewer than any.
     """
-    if before == after or masked_before:
+    if before == after or (masked_before and after is not None):
         return
     gap = (as_expr(0) if before is None else before) - (as_expr(0) if after is None else after)
     if gap == 0 or any(isinstance(a, Div | Mod) for a in gap.atoms()):
         return
-    if masked_after and (gap.terms or gap.const < 0):
+    if masked_after and before is not None and (gap.terms or gap.const < 0):
         return
     raise InvalidIR(f"{where}: {what} at {before or 'no'} points before scheduling and at {after or 'no'} after it")

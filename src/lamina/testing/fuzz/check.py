@@ -18,7 +18,7 @@ from lamina.testing.compare import DRAWS, HOPELESS
 from lamina.testing.fuzz.differ import KINDS, Difference, differences, undecided, unstable
 from lamina.testing.fuzz.observe import Raised, Seen, Trace, observe
 from lamina.testing.fuzz.perturbed import PLACES, Copied, Elsewhere, RandomRounding, SumsApart
-from lamina.testing.fuzz.target import LAMINA, compile_function, is_lamina
+from lamina.testing.fuzz.target import LAMINA, captured_by_torch, compile_function, is_lamina
 from lamina.testing.fuzz.values import WRITTEN_OVER, Backwards
 from lamina.testing.sample import Sample
 
@@ -112,9 +112,12 @@ def report(path: str | Path, target: str = LAMINA) -> Verdict:
     return verdict
 
 
-def check_capture(source: str, progress: Callable[[], None] = lambda: None) -> bool:
-    """Whether torch.compile's capture alone (backend "eager") shows a difference as well; see ``check``."""
-    return not check(source, "eager", progress).ok
+def check_capture(source: str, target: str, progress: Callable[[], None] = lambda: None) -> bool:
+    """Whether torch.compile's capture alone (backend "eager") shows a difference as well; see ``check``.
+
+    It answers for no program that the compile function called ``target`` captures itself.
+    """
+    return captured_by_torch(target) and not check(source, "eager", progress).ok
 
 
 def _one(source: str, target: str, draw: int) -> tuple[list[Difference], Trace, Trace, Trace | None]:

@@ -216,7 +216,10 @@ def _answer(job: Job, drawing: Callable[[], None]) -> Answer:
     worth = not verdict.ok and (job.want is None or job.want[0] == verdict.kind)
     drawing()
     capture = (
-        worth and not _guarded(lambda: Verdict((Difference("error", "", ""),) * check_capture(source, drawing))).ok
+        worth
+        and not _guarded(
+            lambda: Verdict((Difference("error", "", ""),) * check_capture(source, job.target, drawing))
+        ).ok
     )
     return Answer(source, verdict, capture, time.monotonic() - before)
 

@@ -13,7 +13,7 @@ import torch
 from lamina.compile import compile
 from lamina.errors import BadArgument
 
-__all__ = ["LAMINA", "compile_function", "is_lamina"]
+__all__ = ["LAMINA", "captured_by_torch", "compile_function", "is_lamina"]
 
 LAMINA = "lamina"
 """Lamina's own: C++ kernels. "lamina:BACKEND" names another of its backends, such as its interpreter "interp"."""
@@ -27,6 +27,11 @@ _KEYWORDS = ("dynamic", "fullgraph")
 def is_lamina(name: str) -> bool:
     """Whether the compile function takes Lamina's options."""
     return name.partition("+")[0].partition(":")[0] == LAMINA
+
+
+def captured_by_torch(name: str) -> bool:
+    """Whether torch.compile's front end captures the programs, not Lamina's own."""
+    return not (is_lamina(name) and dict(map(_option, name.split("+")[1:])).get("capture") == "own")
 
 
 def compile_function(name: str) -> Callable[..., Any]:
