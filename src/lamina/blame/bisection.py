@@ -67,9 +67,12 @@ def bisect(
 
 def _captured_alone(fn: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
     """``fn`` as the front end captures it, its graphs run as they are."""
-    if options.get("capture") == "own":
-        return compile(fn, backend="eager", options={"capture": "own"})
-    return torch.compile(fn, backend="eager")
+    captured: Callable[..., Any] = (
+        compile(fn, backend="eager", options={"capture": "own"})
+        if options.get("capture") == "own"
+        else torch.compile(fn, backend="eager")
+    )
+    return captured
 
 
 @contextmanager
