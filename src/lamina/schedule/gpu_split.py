@@ -7,13 +7,15 @@ wide for registers, becomes a nest for the rows and one for the columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
-from lamina.ir.index import Axis, as_expr
+from lamina.base.reasons import Reason
+from lamina.ir.index import Axis, Div, Mod, as_expr
 from lamina.ir.loops import (
     Buffer,
+    Equation,
     Load,
     LoopProgram,
     Nest,
@@ -116,7 +118,9 @@ class _Cutter:
             if (rows := self._steps.rows_first(inner)) is not None:
                 return self._again(rows)
             if self._facts.volume(inner) > WIDEST:
-                return self._again(self._unmixed(inner))
+                return self._again(self._unmixed(inner, reasons.ROWS_TOO_WIDE()))
+            if self._needed_across(inner):
+                return self._again(self._unmixed(inner, reasons.NEEDED_ACROSS()))
             others = [p for p in self._facts.reduces if frozenset(self._facts.reduce(p).axes) != inner]
             late = self._facts.depending(set(others))  # a sum around a row's maximum needs that of the whole row
             return self._parts([p for p in others if p not in late], inner)
@@ -126,7 +130,16 @@ class _Cutter:
         """The nests, cut further where that helps."""
         return [s for n in nests for s in _Cutter(n, self._buffers, self._target, self._decisions).run()]
 
-    def _unmixed(self, inner: frozenset[str]) -> list[Nest]:
+    def _needed_across(self, inner: frozenset[str]) -> bool:
+        """Whether reductions along memory go over results of those over ``inner``, which go across it: a program would
+        go along memory again and again, and reduce anew in each of its tiles.
+        """
+        fast = self._accesses.fast()
+        late = self._facts.depending({p for p in self._facts.reduces if frozenset(self._facts.reduce(p).axes) == inner})
+        others = [frozenset(self._facts.reduce(p).axes) for p in self._facts.reduces if p in late]
+        return fast not in inner and any(fast in over and over != inner for over in others)
+
+    def _unmixed(self, inner: frozenset[str], why: Reason) -> list[Nest]:
         """A nest for the reductions over ``inner`` and one for the others, which reads the results of the first."""
         own = {p for p in self._facts.reduces if frozenset(self._facts.reduce(p).axes) == inner}
         others = set(self._facts.reduces) - own
@@ -135,13 +148,16 @@ class _Cutter:
         second_goals = [p for p in self._facts.goals() if p in late]
         early = [p for p in self._facts.goals() if p not in late]
         second = self._passes.rereading(second_goals, dict.fromkeys(outs), early)
-        stores, loads = self._new.saved(needed(second, outs))
-        first_goals = [*early, *(self._facts.use_def.positions[n] for n in loads)]
+        kept = {n: back for n, back in self._passes.left_in_memory(early).items() if _is_linear(back)}
+        wanted = needed(second, outs)
+        stores, saved = self._new.saved([n for n in wanted if n not in kept])
+        loads = dict.fromkeys([e for n in wanted for e in (kept[n] if n in kept else [saved[n]])])
+        first_goals = [*early, *(self._facts.use_def.positions[n] for n in saved)]
         first = self._facts.slice(first_goals, {})
-        self._new.decide("rows and columns apart", reasons.ROWS_TOO_WIDE())
+        self._new.decide("rows and columns apart", why)
         return [
             self._new.nest_of("rows", self._facts.nest.axes, [*first, *stores]),
-            self._new.nest_of("columns", self._facts.nest.axes, [*loads.values(), *second]),
+            self._new.nest_of("columns", self._facts.nest.axes, [*loads, *second]),
         ]
 
     def _parts(self, reduces: list[int], inner: frozenset[str]) -> list[Step]:
@@ -188,3 +204,9 @@ class _Cutter:
         nests.append(self._new.nest_of("join", [part, *self._facts.nest.axes], [*joined, *saves]))
         last = self._new.backwards(self._new.nest_of("rest", self._facts.nest.axes, [*back.values(), *remaining]))
         return self._again([*nests, last]) if cut.dealt else [nests[0], *self._again([*nests[1:], last])]
+
+
+def _is_linear(body: Sequence[Equation]) -> bool:
+    """Whether nothing is read at places that are quotients or remainders."""
+    found = (e for eqn in body if isinstance(eqn, Load) for e in eqn.index)
+    return not any(isinstance(atom, Div | Mod) for e in found for atom in e.atoms())

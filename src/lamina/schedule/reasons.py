@@ -462,3 +462,8 @@ WIDE_INDICES = _WORK.add(
     "that large, or has a size that is known only at run time and has no bound.",
     "where sizes are smaller, say so: mark them as static, or bound them with torch._check(size < 2**20)",
 )
+NEEDED_ACROSS = _WORK.add(
+    22,
+    "sums along memory of results that go across it",
+    "A program would reduce across memory anew in each tile of the memory that it sums along; the two are done apart.",
+)

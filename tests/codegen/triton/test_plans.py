@@ -107,6 +107,12 @@ def short_axis_beside_rows(x: Tensor, w: Tensor) -> Any:
     return z / w, (z.sin() * y).sum(1)
 
 
+def repeated_backward(x: Tensor, g: Tensor) -> Any:
+    """The gradient of rows that were repeated, over whose sums others go along memory."""
+    s = g.unflatten(2, (-1, 2)).sum(3)
+    return s, (s * x).sum((0, 1, 3)), s * 2 - x
+
+
 def slices_backward(x: Tensor, g: Tensor) -> Any:
     y = (x.abs() + 0.1).sqrt()
     d = F.pad(torch.ops.aten.gelu_backward(g, y[:, :5]), (0, 0, 0, 6)) + F.pad(g, (0, 0, 6, 0))
@@ -174,6 +180,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     ),
     "rows of a short axis beside its sums": (short_axis_beside_rows, (torch.randn(9, 5, 33), torch.randn(9, 1, 33)), 0),
     "two slices of one tensor": (slices_backward, (torch.randn(9, 11, 40), torch.randn(9, 5, 40)), 0),
+    "sums of what was repeated": (repeated_backward, (torch.randn(8, 8, 9, 31), torch.randn(8, 8, 18, 31)), 1),
     "small and independent": (lambda x, y: (x.exp(), y.sum(1)), (torch.randn(50), torch.randn(7, 9)), 0),
 }
 

@@ -2,7 +2,7 @@
 
 A region is what happens inside a set of open loops. Its equations fall into phases: a reduction over a loop that is
 not open yet ends a phase, and what uses its result belongs to the next one. Each phase opens the loops its goals need
-and computes again, inside them, whatever varies over them.
+and computes again, inside them, whatever varies over them: a reduction whose results vary over a loop is done inside it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from lamina.codegen.triton.dependencies import Dependencies
 from lamina.codegen.triton.equations import EquationWriter
 from lamina.codegen.triton.hoisted_loads import hoisted_loads
 from lamina.codegen.triton.nest_analysis import NestAnalysis, Span
+from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
 from lamina.codegen.triton.tile_loops import TileLoops
 from lamina.ir.loops import Check, Store, defined
@@ -82,14 +83,24 @@ class NestWriter:
         count = max(phase.values(), default=0) + 1
         return [[p for p in need if phase[p] == now] for now in range(count)]
 
+    def _first_loop(self, goal: int, opened: Span, known: frozenset[str]) -> int:
+        """The loop that is opened first for a goal: none whose points are reduced anew in each tile of another loop."""
+        needed = self.dependencies.slice([goal], known, ())
+        later = frozenset[int]().union(*(self.reductions.repeated(p, opened) for p in needed))
+        found = [k for k in self.dependencies.loops_of(goal, opened) if k not in later]
+        if not found:
+            raise UnsupportedKernel("reductions across two loops, each of results that vary over the other loop")
+        return found[0]
+
     def _open_loops(self, opened: Span, known: frozenset[str], goals: Sequence[int]) -> None:
         """Open the loops that the goals need, those of equal first loop together."""
+        first = {p: self._first_loop(p, opened, known) for p in goals}
         for k in self.facts.loops:
-            mine = [p for p in goals if self.dependencies.loops_of(p, opened)[0] == k]
+            mine = [p for p in goals if first[p] == k]
             if not mine:
                 continue
             carried = [p for p in mine if self.reductions.completes(p, opened)]
-            self.reductions.begin(self.text, carried, opened)
+            self.reductions.begin(self.text, carried)
             loads = self.dependencies.loads(mine, known)
             self.loops.write(k, mine, loads, partial(self._region, opened | {k}, known, mine))
             self.reductions.finish(self.text, carried)

@@ -10,7 +10,6 @@ from lamina.codegen.triton.online_softmax import online_sums
 from lamina.codegen.triton.operands import Operands
 from lamina.codegen.triton.reciprocals import Reciprocals
 from lamina.codegen.triton.reductions import Accumulator, Reducer
-from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
 from lamina.ir.loops import Reduce
 
@@ -42,26 +41,36 @@ class NestReductions:
 
     def completes(self, position: int, opened: Span) -> bool:
         """Whether a reduction needs a loop that is not open, and so ends a phase of what the open ones contain."""
+        return bool(self._ahead(position, opened)) and not self.repeated(position, opened)
+
+    def repeated(self, position: int, opened: Span) -> Span:
+        """The loops, not open, that a reduction goes through in each tile of another loop: its results vary over it."""
+        over, eqn, facts = self._ahead(position, opened), self.facts.body[position], self.facts
+        if not over or not isinstance(eqn, Reduce):
+            return frozenset()
+        kept = facts.span(eqn.value) - facts.span_of_axes(eqn.axes)
+        return over if any(k in facts.loops and k not in opened for k in kept) else frozenset()
+
+    def _ahead(self, position: int, opened: Span) -> Span:
+        """The loops, not open, that a reduction which has not begun goes through."""
         eqn, facts = self.facts.body[position], self.facts
         if not isinstance(eqn, Reduce) or self.is_carried(position):
-            return False
-        return any(k in facts.loops and k not in opened for k in facts.span_of_axes(eqn.axes))
+            return frozenset()
+        return frozenset(k for k in facts.span_of_axes(eqn.axes) if k in facts.loops and k not in opened)
 
     # ---- through loops ----------------------------------------------------------------------------------------------
 
-    def begin(self, text: Text, positions: Sequence[int], opened: Span) -> None:
+    def begin(self, text: Text, positions: Sequence[int]) -> None:
         """Define the shares of reductions that the next loop carries."""
         for p in positions:
-            self._accumulators[p] = self._accumulator(p, positions, opened)
+            self._accumulators[p] = self._accumulator(p, positions)
             self.reduce.begin(text, self._accumulators[p])
 
-    def _accumulator(self, position: int, together: Sequence[int], opened: Span) -> Accumulator:
+    def _accumulator(self, position: int, together: Sequence[int]) -> Accumulator:
         eqn, facts = self.facts.body[position], self.facts
         assert isinstance(eqn, Reduce)
         over = facts.span_of_axes(eqn.axes)
         span = facts.span(eqn.value) | over
-        if any(k in facts.loops and k not in opened and k not in over for k in span):
-            raise UnsupportedKernel("a reduction across a loop whose results vary over another loop")
         paired = any(o.maximum == eqn.outs[0] and p in together for p, o in self.onlines.items())
         if self.reduce.folds(eqn):
             span -= over
