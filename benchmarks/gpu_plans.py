@@ -30,6 +30,7 @@ from benchmarks.sweeping.grammar import cases
 from lamina.backends.api import Backend
 from lamina.backends.device import Boxed, LoadedPlan
 from lamina.backends.kernels import KERNEL_OPTIONS
+from lamina.backends.written_plans import written_plan
 from lamina.base.dtypes import DTYPES
 from lamina.codegen.origins import triton_with_origins
 from lamina.codegen.triton.emit import emit
@@ -41,7 +42,7 @@ from lamina.schedule.buffer_facts import estimate
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu_cost import CostModel
 from lamina.schedule.gpu_work import instructions, moved, work
-from lamina.schedule.plan import make_plan
+from lamina.schedule.memo import Memo
 
 __all__ = ["lines", "planned"]
 
@@ -56,7 +57,7 @@ class _Planner:
 
     def plan(self, fused: Fused, gm: GraphModule, record: Record) -> Plan:
         del gm, record
-        self.plans_made.append(make_plan(fused, H100))
+        self.plans_made.append(written_plan(fused, H100, None, Memo()))
         return self.plans_made[-1]
 
     def codegen(self, planned: Plan, gm: GraphModule, record: Record) -> Plan:

@@ -20,6 +20,7 @@ from lamina.backends.regions import (
     loaded_later,
     open_cache,
 )
+from lamina.backends.written_plans import written_plan
 from lamina.base.decision import Decision
 from lamina.codegen.host_cuda import CudaHost
 from lamina.ir.loops import Buffer, storage_bytes
@@ -36,7 +37,6 @@ from lamina.runtime.triton_pool import TritonError
 from lamina.schedule.fuse import Fused
 from lamina.schedule.memo import Memo
 from lamina.schedule.memory import plan_memory
-from lamina.schedule.plan import make_plan
 from lamina.tuning.cuda import RegionTuning
 from lamina.tuning.products import product_choice
 from lamina.tuning.values import policy_of
@@ -143,7 +143,7 @@ class CudaBackend:
             nbytes = storage_bytes(buffer)
             return buffer.device == "cpu" or not nbytes.is_int or nbytes.const >= _OWN_MEMORY
 
-        plan = make_plan(fused, self.target, products, memo)
+        plan = written_plan(fused, self.target, products, memo)
         places, arena = plan_memory(plan.steps, plan.buffers, plan.inputs, plan.outputs, alone)
         return replace(plan, places=places, arena_bytes=arena)
 

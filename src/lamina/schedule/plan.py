@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -34,6 +34,7 @@ from lamina.schedule.order import order
 from lamina.schedule.plan_decisions import kernel_decisions, memory_decisions
 from lamina.schedule.preserved import verify_kernel, verify_same_stores
 from lamina.schedule.products import place_products
+from lamina.schedule.reductions_apart import with_reductions_apart
 from lamina.schedule.short_axes import unrolled, unrolled_in_common
 from lamina.schedule.short_rows import joined_rows
 from lamina.schedule.simplify import rename
@@ -43,17 +44,24 @@ __all__ = ["make_plan"]
 
 
 def make_plan(
-    fused: Fused, target: Target | GpuTarget, products: Mapping[str, bool] | None = None, memo: Memo | None = None
+    fused: Fused,
+    target: Target | GpuTarget,
+    products: Mapping[str, bool] | None = None,
+    memo: Memo | None = None,
+    apart: Collection[str] = (),
 ) -> Plan:
     """Order the steps, give each nest a shared canonical kernel with a schedule, and every buffer a place.
 
     For a GPU, products that are worth it become kernels first, and long reductions are cut so that enough programs
     share the work. ``products`` says of library products, by name, which become kernels whatever the estimates;
-    ``memo`` is kept from one plan of ``fused`` to the next.
+    ``memo`` is kept from one plan of ``fused`` to the next. Nests ``apart``, by name, reduce over one set of axes each.
     """
     program, cuts, memo = fused.program, list[Decision](), memo or Memo()
     if isinstance(target, GpuTarget):
         program, cuts = _shared_out(program, target, products, memo)
+        if apart:
+            program, more = with_reductions_apart(program, apart, target)
+            cuts += more
         verify_same_stores(fused.program, program)
     made = {b.name for b in program.buffers} - {b.name for b in fused.program.buffers}
     approximate = isinstance(target, GpuTarget) and target.approximate

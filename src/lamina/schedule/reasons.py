@@ -467,3 +467,10 @@ NEEDED_ACROSS = _WORK.add(
     "sums along memory of results that go across it",
     "A program would reduce across memory anew in each tile of the memory that it sums along; the two are done apart.",
 )
+REDUCTIONS_APART = _WORK.add(
+    23,
+    "no kernel could be written that reduces over all of its axes at once",
+    "One kernel would have saved trips through memory, but code generation has no order of loops for it. Each set of "
+    "reduced axes has a kernel of its own instead.",
+    "results are right; please report the program",
+)

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
+from lamina.backends.written_plans import written_plan
+from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import UnsupportedKernel
-from lamina.ir.loops import Buffer, Reduce
+from lamina.ir.index import as_expr
+from lamina.ir.loops import Buffer, BufferView, LoopProgram, Nest, Reduce
+from lamina.ir.loops_interp import run_nest
 from lamina.ir.plan import Block, GpuSchedule
+from lamina.schedule import plan
+from lamina.schedule.fuse import Fused
+from lamina.schedule.gpu import choose
+from lamina.schedule.gpu_cutting import NestToCut
+from lamina.schedule.memo import Memo
+from lamina.schedule.reductions_apart import reduces_over_several, with_reductions_apart
 from tests.codegen.harness import dense
-from tests.codegen.triton.harness import Interpreter, both, case
+from tests.codegen.triton.harness import TARGET, Interpreter, both, case
+from tests.codegen.triton.test_plans import run
 from tests.codegen.writer import Body
 
 EXTENTS = (3, 5, 6)
@@ -65,13 +78,57 @@ def scheduled(seed: int, body: Body) -> GpuSchedule:
 def test_nested_reductions(interpreter: Interpreter, seed: int) -> None:
     torch.manual_seed(seed)
     body, buffers, inputs = generated(seed)
-    try:
-        made = case("nested", [body.nest()], buffers, schedule=scheduled(seed, body))
-    except UnsupportedKernel as error:
-        assert "across two loops" in str(error)
-        assert seed in CROSSED
+    if seed in CROSSED:
+        with pytest.raises(UnsupportedKernel, match="across two loops"):
+            case("nested", [body.nest()], buffers, schedule=scheduled(seed, body))
         return
-    assert seed not in CROSSED
+    made = case("nested", [body.nest()], buffers, schedule=scheduled(seed, body))
     got, want = both(made, interpreter, inputs, {})
     for name in got:
         torch.testing.assert_close(got[name], want[name], rtol=SPREAD, atol=SPREAD)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_taken_apart(seed: int) -> None:
+    """The nests of single sets of reduced axes do what the one did, whatever it is."""
+    torch.manual_seed(seed)
+    body, buffers, inputs = generated(seed)
+    nest, held = body.nest(), tuple(replace(b, device="cuda:0") for b in buffers)
+    program = LoopProgram("apart", (), held, (nest,), ())
+    made, decisions = with_reductions_apart(program, ("nest",), TARGET)
+    assert len(decisions) == reduces_over_several(nest) <= (len(made.steps) > 1)
+    given = {b.name: inputs.get(b.name, torch.zeros([int(n) for n in b.shape])) for b in made.buffers}
+    got, want = ({name: t.clone() for name, t in given.items()} for _ in range(2))
+    run_nest(nest, want, {})
+    for part in made.steps:
+        assert isinstance(part, Nest)
+        assert not reduces_over_several(part)
+        run_nest(part, got, {})
+    for b in buffers:
+        torch.testing.assert_close(got[b.name], want[b.name], rtol=SPREAD, atol=SPREAD)
+
+
+def test_what_cannot_be_written_is_planned_in_parts(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops in an order in which no kernel can be written: each set of reduced axes has a kernel, and that is said."""
+    body, buffers, inputs = generated(min(CROSSED))
+    held = tuple(replace(b, device="cuda:0", kind="input" if b.name in inputs else "output") for b in buffers)
+    outs = tuple(BufferView(b.name, b.shape, b.strides, as_expr(0)) for b in held if b.name not in inputs)
+    fused = Fused(LoopProgram("crossed", tuple(inputs), held, (body.nest(),), outs), ())
+    loops = scheduled(min(CROSSED), body)
+
+    def schedule(nest: Nest, *given: Any) -> GpuSchedule:
+        return loops if len(NestToCut(nest).sets) > 1 else choose(nest, *given)
+
+    monkeypatch.setattr(plan, "choose_gpu", schedule)
+    monkeypatch.setattr(plan, "spread", lambda program, target, memo: (program, []))
+    with pytest.raises(UnsupportedKernel):
+        [emit(k, TARGET) for k in plan.make_plan(fused, TARGET).kernels]
+    made = written_plan(fused, TARGET, None, Memo())
+    (said,) = (d for d in made.decisions if d.kind == "distribute")
+    assert said.subject == ("nest",)
+    assert "no kernel could be written" in str(said.reason)
+    got = run(made, interpreter, list(inputs.values()))
+    want = {**inputs, **{b.name: torch.zeros([int(n) for n in b.shape]) for b in buffers if b.name not in inputs}}
+    run_nest(body.nest(), want, {})
+    for out, value in zip(outs, got, strict=True):
+        torch.testing.assert_close(value, want[out.buffer], rtol=SPREAD, atol=SPREAD)

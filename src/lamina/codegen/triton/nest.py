@@ -2,7 +2,8 @@
 
 A region is what happens inside a set of open loops. Its equations fall into phases: a reduction over a loop that is
 not open yet ends a phase, and what uses its result belongs to the next one. Each phase opens the loops its goals need
-and computes again, inside them, whatever varies over them: a reduction whose results vary over a loop is done inside it.
+and computes again, inside them, whatever varies over them: a reduction with results for each point of a loop is done
+inside it.
 """
 
 from __future__ import annotations
