@@ -16,7 +16,7 @@ from lamina.testing import FLOOR_ULPS, judge, tensors
 
 from .torch_private import FakeTensorMode, traced
 
-__all__ = ["Outcome", "check", "outcome"]
+__all__ = ["Outcome", "check", "for_a_gpu", "outcome"]
 
 DOUBLE_ULPS = 1e4
 """For float64 eager is its own reference: what is allowed is rounding, a thousand times below any wrong formula."""
@@ -54,7 +54,7 @@ def _copies(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [a.detach().clone(memory_format=torch.preserve_format).requires_grad_(a.requires_grad) for a in args]
 
 
-def _for_a_gpu(fn: Callable[..., Any], args: Sequence[torch.Tensor]) -> LoopProgram:
+def for_a_gpu(fn: Callable[..., Any], args: Sequence[torch.Tensor]) -> LoopProgram:
     """The program for tensors on a GPU, with its buffers moved to the CPU."""
     with FakeTensorMode():
         given = [torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device="cuda") for a in args]
@@ -69,7 +69,7 @@ def outcome(fn: Callable[..., Any], args: Sequence[torch.Tensor], symbolic: bool
     """
     eager = tensors(fn(*_copies(args)))
     exact = tensors(fn(*[_double(a) for a in _copies(args)]))
-    program = _for_a_gpu(fn, args) if gpu else lower(traced(fn, _copies(args), symbolic), "test")
+    program = for_a_gpu(fn, args) if gpu else lower(traced(fn, _copies(args), symbolic), "test")
     sized, values = _sized(program, _copies(args))
     ours = list(run_program(sized, [v.detach() if isinstance(v, torch.Tensor) else v for v in values]))
     ours = [v for v in ours if isinstance(v, torch.Tensor)]

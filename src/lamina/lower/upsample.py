@@ -22,6 +22,7 @@ from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.interpolation import Share, cubic_shares, linear_shares, weighted_sum
 from lamina.lower.positions import shape_of
+from lamina.lower.resize_windows import Part, gathered, nearest_place, nearest_window
 from lamina.lower.resizes import Resize, resizes
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
@@ -48,10 +49,7 @@ def _nearest(b: NestBuilder, at: Expr, resize: Resize, exact: bool) -> Expr:
     if fraction is not None:
         p, r, q = fraction
         return (at * p + r) // q
-    v = b.index(at).to("float32")
-    ratio = resize.ratio("float32")
-    place = ((v + 0.5) * ratio if exact else v * ratio).op("floor").to("int64")
-    return b.loaded(place.op("minimum", resize.source - 1), as_expr(resize.source))
+    return b.loaded(nearest_place(b, b.index(at), resize, exact), as_expr(resize.source))
 
 
 def _shares(
@@ -221,7 +219,9 @@ def _nearest_backward(
         return _summed_blocks(low, node, low.result(node), grad, [n.result // n.source for n in sizes])
     taken = [n.taken(exact) for n in sizes]
     counts = [n for n in taken if n is not None]
-    if len(counts) < rank or math.prod(counts) > _TAKEN or low.buffers[grad.buffer].device != "cpu":
+    if low.on_gpu(grad):
+        return _gathered_places(low, node, grad, sizes, exact)
+    if len(counts) < rank or math.prod(counts) > _TAKEN:
         raise Decline("source elements were taken different numbers of times; ATen took a third of a scatter's time")
     return _summed_places(low, node, low.result(node), grad, sizes, counts, exact)
 
@@ -242,6 +242,22 @@ def _summed_blocks(
     b.store(out, b.reduce("sum", value, list(range(out.rank, out.rank + rank))), at)
     low.finish(b)
     return out
+
+
+def _gathered_places(low: Lowering, node: Node, grad: TensorValue, sizes: Sequence[Resize], exact: bool) -> TensorValue:
+    """The gradients of the results that each source element was taken for, found among those around it."""
+
+    def part(b: NestBuilder, d: int, i: Expr, place: Expr) -> Part:
+        size, at = sizes[d], b.index(place)
+        fraction = size.fraction(exact)
+        if fraction is not None:
+            p, r, q = fraction
+            source = b.index((place * p + r) // q)
+        else:
+            source = nearest_place(b, at, size, exact)
+        return Part(place, source.equals(b.index(i)) & (at >= 0) & (at < size.result))
+
+    return gathered(low, node, grad, [nearest_window(n, exact) for n in sizes], part)
 
 
 def _summed_places(

@@ -17,6 +17,7 @@ from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.interpolation import cubic_weights, linear_weights, places
 from lamina.lower.positions import shape_of
+from lamina.lower.resize_windows import Part, gathered, linear_window
 from lamina.lower.resizes import Resize, resizes
 from lamina.lower.rules import Decline, rule
 from lamina.lower.upsample import is_innermost
@@ -64,7 +65,9 @@ def _enlarged_backward(
     sizes = resizes(shape[-rank:], grad.shape[-rank:], scales)
     even = all(n.source == n.result or n.enlarges(kin) for n in sizes) and not corners and rank < 3
     few = math.prod(n.result // n.source for n in sizes) <= 4  # 25 results for each element, not ten times ten
-    if low.on_gpu(grad) or not is_innermost(node) or not DTYPES[grad.dtype].is_float:
+    if low.on_gpu(grad):
+        return _gathered_neighbours(low, node, grad, sizes, corners)
+    if not is_innermost(node) or not DTYPES[grad.dtype].is_float:
         raise Decline(_LIBRARY)
     if not (even and few):
         return _by_lines(low, node, grad, sizes, corners, False)
@@ -86,6 +89,33 @@ def _enlarged_backward(
     b.store(out, functools.reduce(operator.add, [line(column) for column in columns]))
     low.finish(b)
     return out
+
+
+def _gathered_neighbours(
+    low: Lowering, node: Node, grad: TensorValue, sizes: Sequence[Resize], corners: bool
+) -> TensorValue:
+    """On GPUs: the results that each element is a neighbour of, of those around it, with its weight in them.
+
+    Where both neighbours are the last element, eager multiplies by each weight, and one of zero makes an infinity NaN.
+    """
+    kin = opmath(grad.dtype)
+    if all(n.source == n.result for n in sizes):  # eager copies
+        out = low.result(node)
+        b = low.nest(node, out.shape)
+        b.store(out, b.load(grad, b.axes))
+        low.finish(b)
+        return out
+    ends = [any(len(taken) == 1 for taken in places(n, corners, False)) for n in sizes]
+
+    def part(b: NestBuilder, d: int, i: Expr, place: Expr) -> Part:
+        at, here, nothing = b.index(place), b.index(i), b.constant(0.0, kin)
+        (left, near), (right, far) = linear_weights(b, place, sizes[d], corners, kin)
+        is_left, is_right = left.equals(here), right.equals(here)
+        share = is_left.op("where", near, nothing) + is_right.op("where", far, nothing)
+        zero = is_left & is_right & (near.equals(0.0) | far.equals(0.0)) if ends[d] else None
+        return Part(place, (is_left | is_right) & (at >= 0) & (at < sizes[d].result), share, zero)
+
+    return gathered(low, node, grad, [linear_window(n, corners) for n in sizes], part)
 
 
 def _by_lines(

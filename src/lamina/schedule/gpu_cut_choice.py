@@ -71,6 +71,7 @@ class CutChoice:
             fast = other or fast
         if inner:
             units, least, wanted = self.facts.size(kept), 4, self._programs_of_rows(inner) * processors
+            enough = self._enough_of_rows(wanted)
         elif fast in over or fast is None:
             units, least, wanted = self.facts.size(kept), ROW_POINTS, 4 * processors
             if self._waits(units) > _JOINING:
@@ -171,6 +172,14 @@ class CutChoice:
             return _READING_PROGRAMS if reads and self._streamed(large) else 2
         wide = any(DTYPES[e.dtype].size > 2 and o.axes() == set(self.facts.axes) for e, o in self.accesses.loads)
         return 4 if wide else _ROW_WARPS // short_row_warps(volume)
+
+    def _enough_of_rows(self, wanted: int) -> int:
+        """Programs that are enough for rows and what is summed across them: one a processor where joining parts takes
+        longer than the whole nest, else all that are ``wanted``. A program that goes through rows one after the other
+        waits for memory in between.
+        """
+        whole = moved(self.facts.nest, self.buffers) / (1e3 * self.target.copy_gbs)
+        return wanted if whole > 2 * _JOINING else self.target.processors
 
     def _streams(self, over: frozenset[str]) -> int:
         """Bytes of a point of all operands where the nest only reads and reduces, once, more than a second-level cache

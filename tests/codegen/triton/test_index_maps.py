@@ -13,6 +13,8 @@ from tests.codegen.triton.harness import Interpreter
 from tests.codegen.triton.test_plans import run
 from tests.codegen.triton.test_pools import planned
 
+aten = torch.ops.aten
+
 
 def shifted_windows(x: Tensor) -> Tensor:
     x = torch.roll(x, (-3, 2), (1, 2))
@@ -27,6 +29,27 @@ MAPS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "bicubic": (lambda x: torch.ops.aten.upsample_bicubic2d(x, [13, 17], False) * 2, (2, 3, 7, 9)),
     "bicubic, corners": (lambda x: torch.ops.aten.upsample_bicubic2d(x, [3, 5], True) * 2, (2, 3, 7, 9)),
     "nearest": (lambda x: F.interpolate(x, (13, 18)) + 1, (2, 3, 7, 9)),
+    "gradient of nearest": (lambda g: aten.upsample_nearest2d_backward(g, [13, 18], [2, 3, 7, 9]) * 2, (2, 3, 13, 18)),
+    "gradient of nearest, many": (
+        lambda g: aten._upsample_nearest_exact2d_backward(g, [29, 61], [2, 3, 4, 7]) * 2,
+        (2, 3, 29, 61),
+    ),
+    "gradient of nearest, by a factor": (
+        lambda g: aten.upsample_nearest1d_backward(g, [171], [2, 3, 101], 1.7) * 2,
+        (2, 3, 171),
+    ),
+    "gradient of bilinear": (
+        lambda g: aten.upsample_bilinear2d_backward(g, [13, 17], [2, 3, 7, 9], False) * 2,
+        (2, 3, 13, 17),
+    ),
+    "gradient of bilinear, corners": (
+        lambda g: aten.upsample_bilinear2d_backward(g, [29, 37], [2, 3, 7, 9], True) * 2,
+        (2, 3, 29, 37),
+    ),
+    "gradient of trilinear": (
+        lambda g: aten.upsample_trilinear3d_backward(g, [5, 8, 9], [2, 3, 4, 4, 5], False) * 2,
+        (2, 3, 5, 8, 9),
+    ),
     "sums of what is rolled": (lambda x: torch.roll(x * 2, (3,), (0,)).square().sum(), (33000,)),
     "uneven means": (lambda x: torch.ops.aten._adaptive_avg_pool2d(x, [3, 4]) * 2, (2, 3, 10, 11)),
 }
