@@ -22,11 +22,9 @@ from lamina.lower.context import Lowering
 from lamina.lower.interpolation import places
 from lamina.lower.resizes import Resize
 from lamina.lower.values import TensorValue
+from lamina.lower.windows import WRITTEN_OUT
 
 __all__ = ["Part", "Window", "gathered", "linear_window", "nearest_place", "nearest_window"]
-
-_WRITTEN_OUT = 25
-"""Results around an element whose sum is written out; more are summed over by loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ def gathered(
     """
     out, rank = low.result(node), len(windows)
     counts = [w.count for w in windows]
-    loops = math.prod(counts) > _WRITTEN_OUT
+    loops = math.prod(counts) > WRITTEN_OUT
     b = low.nest(node, [*out.shape, *(as_expr(n) for n in counts)] if loops else out.shape)
     at, within = b.axes[: out.rank], b.axes[out.rank :]
     along = []

@@ -26,11 +26,9 @@ from lamina.lower.reshaping import reshaped
 from lamina.lower.rules import Decline, rule
 from lamina.lower.sums import rounded_sums, sums_of_halves, sums_of_halves_on_cpus
 from lamina.lower.values import TensorValue
+from lamina.lower.windows import WRITTEN_OUT
 
 __all__: list[str] = []
-
-_WRITTEN_OUT = 27
-"""Windows that an element is in up to which each is written out; sums over more of them are loops."""
 
 
 @rule("aten.unfold_backward.default")
@@ -44,7 +42,7 @@ def unfold_backward(
         return low.into(node, out, lambda v: v, grad.view([], [as_expr(0)]), dtype=grad.dtype)
     dim = dim % len(sizes)
     covers = as_expr(-(-size // step))
-    looped = not covers.is_int or not 0 < covers.const <= _WRITTEN_OUT
+    looped = not covers.is_int or not 0 < covers.const <= WRITTEN_OUT
     b = low.nest(node, [*out.shape, covers] if looped else out.shape)
     at = b.axes[: out.rank]
     values = []

@@ -17,9 +17,9 @@ from lamina.lower.positions import all_of, inside
 from lamina.lower.rules import Decline
 from lamina.lower.values import TensorValue
 
-__all__ = ["Adaptive", "Fixed", "Number", "Single", "Sliding", "Span", "fixed_spans", "spread"]
+__all__ = ["WRITTEN_OUT", "Adaptive", "Fixed", "Number", "Single", "Sliding", "Span", "fixed_spans", "spread"]
 
-_UNROLLED = 27
+WRITTEN_OUT = 27
 """Windows with more elements than this are looped over instead of written out."""
 
 Number = tuple[Expr | int, ...]
@@ -214,7 +214,7 @@ class Sliding:
     def __init__(
         self, low: Lowering, node: Node, shape: Sequence[Expr], counts: Sequence[int], by_rows: bool = False
     ) -> None:
-        depth = 0 if prod(counts) <= _UNROLLED else 1 if by_rows else len(counts)
+        depth = 0 if prod(counts) <= WRITTEN_OUT else 1 if by_rows else len(counts)
         self.looped = depth > 0
         self.b = low.nest(node, [*shape, *(as_expr(n) for n in counts[:depth])])
         self.at = self.b.axes[: len(shape)]
