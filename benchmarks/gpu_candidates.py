@@ -41,8 +41,9 @@ from lamina.codegen.triton.source import TritonSource
 from lamina.ir.loops import storage_bytes
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan
 from lamina.schedule.gpu import fitter
+from lamina.schedule.gpu_neighbours import around
 
-__all__ = ["Search", "around", "climb", "told"]
+__all__ = ["Search", "climb", "told"]
 
 LARGEST, EACH = 16384, 128
 """Points of a tile, and of a thread, at most."""
@@ -88,33 +89,6 @@ class Search:
         return {a.name: int(a.extent.evaluate(values)) for a in self.kernel.nests[0].axes}
 
 
-def around(schedule: GpuSchedule, extents: dict[str, int]) -> Iterator[GpuSchedule]:
-    """Schedules with twice or half of one number; what a program holds whole is as long as it was."""
-    for warps in (schedule.warps * 2, schedule.warps // 2):
-        if 1 <= warps <= 32:
-            yield replace(schedule, warps=warps)
-    looped = any(b.role == "loop" for b in schedule.blocks)
-    for stages in (schedule.stages - 1, schedule.stages + 1) if looped else ():
-        if 1 <= stages <= 4:
-            yield replace(schedule, stages=stages)
-    for k, block in enumerate(schedule.blocks):
-        length = prod(extents[a] for a in block.axes)
-        for size in (block.size * 2, block.size // 2):
-            if block.role != "whole" and 1 <= size < 2 * length:
-                changed = replace(block, size=size)
-                yield replace(schedule, blocks=(*schedule.blocks[:k], changed, *schedule.blocks[k + 1 :]))
-    sizes = [k for k, b in enumerate(schedule.blocks) if b.role != "whole"]
-    for k in sizes:  # the same number of points
-        for j in sizes:
-            length = prod(extents[a] for a in schedule.blocks[k].axes)
-            if k != j and schedule.blocks[j].size > 1 and schedule.blocks[k].size < length:
-                changes = {k: schedule.blocks[k].size * 2, j: schedule.blocks[j].size // 2}
-                yield replace(
-                    schedule,
-                    blocks=tuple(replace(b, size=changes.get(i, b.size)) for i, b in enumerate(schedule.blocks)),
-                )
-
-
 def _sensible(schedule: GpuSchedule) -> bool:
     points = prod(b.size for b in schedule.blocks)
     return points <= LARGEST and 1 <= points // (32 * schedule.warps) <= EACH
@@ -133,7 +107,7 @@ def climb(searches: Sequence[Search], rounds: int, timer: Callable[[dict[int, li
 
 def _untimed(search: Search) -> list[GpuSchedule]:
     fits = fitter(search.kernel.nests[0], _dtypes(search.kernel), H100)
-    found = [fits(s) for s in around(search.best, search.extents()) if _sensible(s)]
+    found = [fits(s) for s in around(search.best, search.extents(), 2) if _sensible(s)]
     return [s for s in dict.fromkeys(found) if s not in search.times]
 
 

@@ -1,9 +1,10 @@
 """The search around a kernel's schedule: schedules of the same nest, each timed once, and the fastest of them."""
 
-from benchmarks.gpu_candidates import Search, around, climb, searches_of
+from benchmarks.gpu_candidates import Search, climb, searches_of
 from benchmarks.gpu_idle import H100
 from lamina.codegen.triton.emit import emit
 from lamina.ir.plan import GpuSchedule
+from lamina.schedule.gpu_neighbours import around
 
 
 def _timed(searches: list[Search]) -> None:
@@ -30,7 +31,7 @@ def test_search_goes_on_from_the_fastest() -> None:
 
 def test_neighbours_hold_the_same_axes() -> None:
     (search, *_) = searches_of("6402.fp32.forward")
-    near = list(around(search.chosen, search.extents()))
+    near = list(around(search.chosen, search.extents(), 2))
     assert near
     for schedule in near:
         assert schedule != search.chosen

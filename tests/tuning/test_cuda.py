@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.fx import Graph, GraphModule
 
@@ -19,7 +23,7 @@ from lamina.backends import cuda_region
 from lamina.base import recovery
 from lamina.codegen.host_cuda import CudaHost
 from lamina.errors import StageFailed
-from lamina.ir.plan import Kernel, Plan
+from lamina.ir.plan import Block, GpuSchedule, Kernel, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options
 from lamina.record import Record
@@ -28,12 +32,17 @@ from lamina.runtime.cuda_driver import CudaKernel
 from lamina.runtime.triton_build import Cubin, TritonBuild, TritonUnit
 from lamina.runtime.triton_pool import TooMuchShared, TritonError
 from lamina.schedule.gpu_target import GpuTarget
-from lamina.tuning.cuda import RegionTuning, triton_unit
+from lamina.tuning.cuda import RegionTuning
+from lamina.tuning.cuda_trials import Trials, triton_unit
 from lamina.tuning.measure import Sampler
+from lamina.tuning.search import schedule_from_json, schedule_to_json
 from lamina.tuning.values import Policy, policy_of
 from tests.tuning.plans import TARGET, gpu_plan
 
-ALL = policy_of("max-autotune-no-cudagraphs")
+SEARCHING = policy_of("max-autotune-no-cudagraphs")
+ALL = replace(SEARCHING, searching=0.0)
+"""All candidates, without a search among others."""
+DEFAULT = replace(policy_of("default"), searching=0.0, probed=float("inf"))
 
 
 def norm(x: Tensor) -> Tensor:
@@ -187,7 +196,7 @@ def test_time_over_leaves_the_rest_to_the_model(tuning: Make) -> None:
 
 
 def test_the_default_mode_leaves_small_kernels_alone(tuning: Make) -> None:
-    work = tuning(policy=policy_of("default"))
+    work = tuning(policy=DEFAULT)
     assert not work.open
     assert "too little to gain" in work.tuned.decisions[0].reason
 
@@ -217,7 +226,7 @@ def test_a_thorough_choice_serves_the_default_mode(tuning: Make) -> None:
     work = tuning(large)
     FakeBench.times = times(6)
     plan = work.finish(built(work), FakeDriver())
-    later = tuning(large, policy=policy_of("default"))
+    later = tuning(large, policy=DEFAULT)
     assert later.plan == plan
     assert not later.open
 
@@ -342,3 +351,175 @@ def test_calls_with_inputs_at_odd_addresses_say_why_they_are_not_recorded(mode: 
     told = work.record.decisions("graph")
     assert [d.taken for d in told] == [False] * reasons
     assert all("does not begin at a multiple of 16 bytes" in d.reason for d in told)
+
+
+class Ideal:
+    """Stands in for the GPU: a schedule takes ``floor`` microseconds, more with every step from the one ``wanted``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, wanted: GpuSchedule, floor: float = 1.0) -> None:
+        self.wanted, self.floor = wanted, floor
+        self.schedules: dict[str, GpuSchedule] = {}
+        self.rounds: list[int] = []
+        made = Trials.made
+
+        def noted(trials: Trials, kernel: Kernel, call: Any, candidates: Sequence[Any], first: int) -> Any:
+            self.schedules |= {f"{kernel.name}_{k}": c.value for k, c in enumerate(candidates, first)}
+            return made(trials, kernel, call, candidates, first)
+
+        monkeypatch.setattr(Trials, "made", noted)
+        monkeypatch.setattr(RegionTuning, "bench", lambda *about: self)
+
+    def microseconds(self, schedule: GpuSchedule) -> float:
+        pairs = [(schedule.warps, self.wanted.warps)]
+        pairs += [(a.size, b.size) for a, b in zip(schedule.blocks, self.wanted.blocks, strict=True)]
+        return self.floor * 2.0 ** sum(abs(math.log2(a / b)) for a, b in pairs)
+
+    def sampler(self, program: Callable[..., Any]) -> Sampler:
+        (name,) = {n for n in program.__code__.co_names if n.startswith("k_")}
+        took = self.microseconds(self.schedules[name.removeprefix("k_")])
+        return lambda samples: [took] * samples
+
+    def build(self, units: Sequence[TritonUnit], seconds: float) -> TritonBuild:
+        self.rounds.append(len(units))
+        return all_built("", units)
+
+
+def columns() -> Plan:
+    """One kernel that sums columns: a loop beside a fast axis."""
+    return gpu_plan(lambda x: x.exp().sum(1), torch.zeros(2048, 300, 128))
+
+
+def changed(schedule: GpuSchedule, warps: int, **sizes: int) -> GpuSchedule:
+    """With other warps, and other sizes for blocks of more than one point by their role."""
+    blocks = tuple(replace(b, size=sizes.get(b.role, b.size) if b.size > 1 else 1) for b in schedule.blocks)
+    return replace(schedule, warps=warps, blocks=blocks)
+
+
+def gpu_sizes(schedule: GpuSchedule) -> list[int]:
+    return [b.size for b in schedule.blocks]
+
+
+@pytest.mark.parametrize("policy", [SEARCHING, policy_of("default")])
+def test_a_kernel_far_slower_than_its_work_is_searched_and_remembered(
+    tuning: Make, monkeypatch: pytest.MonkeyPatch, policy: Policy
+) -> None:
+    plan = columns()
+    (schedule,) = only(plan).schedules
+    assert isinstance(schedule, GpuSchedule)
+    wanted = changed(schedule, 2 * schedule.warps, loop=256, grid=4)
+    assert gpu_sizes(schedule) != gpu_sizes(wanted)
+    gpu = Ideal(monkeypatch, wanted, floor=90.0)
+    work = tuning(plan, policy=policy)
+    assert work.open
+    found = only(work.finish(built(work), FakeDriver(), gpu.build)).schedules[0]
+    assert isinstance(found, GpuSchedule)
+    assert gpu.microseconds(found) < 0.2 * gpu.microseconds(schedule)
+    assert [b.role for b in found.blocks] == [b.role for b in schedule.blocks]
+    assert max(gpu.rounds) <= 48 + 24
+    (decision,) = work.tuned.decisions
+    assert decision.taken
+    assert "found by a search" in decision.reason
+    later = tuning(plan, policy=policy)
+    assert not later.open
+    assert only(later.plan).schedules == (found,)
+    assert later.tuned.decisions[0].reason.startswith("remembered")
+
+
+def test_a_kernel_that_is_as_fast_as_its_work_is_not_searched(tuning: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = columns()
+    (schedule,) = only(plan).schedules
+    assert isinstance(schedule, GpuSchedule)
+    gpu = Ideal(monkeypatch, schedule, floor=150.0)
+    work = tuning(plan, policy=policy_of("default"))
+    after = work.finish(built(work), FakeDriver(), gpu.build)
+    assert after == plan
+    assert gpu.rounds == []
+    assert not work.tuned.decisions[0].taken
+
+
+def test_a_search_that_nothing_can_be_compiled_for_keeps_what_there_is(
+    tuning: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = columns()
+    (schedule,) = only(plan).schedules
+    assert isinstance(schedule, GpuSchedule)
+    gpu = Ideal(monkeypatch, changed(schedule, 32), floor=500.0)
+
+    def build(units: Sequence[TritonUnit], seconds: float) -> TritonBuild:
+        return TritonBuild({}, {u.name: TritonError("it is not ready") for u in units}, 0, 0, seconds)
+
+    work = tuning(plan, policy=replace(policy_of("default"), least=1e9))
+    assert [len(o.task.candidates) for o in work.open] == [1]
+    assert work.finish(built(work), FakeDriver(), build) == plan
+    (decision,) = work.tuned.decisions
+    assert "too little to gain" in decision.reason
+    assert "it is not ready" in str(decision.facts)
+    assert gpu.rounds == []
+
+
+def test_a_search_that_time_ends_goes_on_in_the_next_process(tuning: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = columns()
+    (schedule,) = only(plan).schedules
+    assert isinstance(schedule, GpuSchedule)
+    wanted = changed(schedule, 2 * schedule.warps, loop=256, grid=4)
+    gpu, now = Ideal(monkeypatch, wanted, floor=90.0), [0.0]
+    monkeypatch.setattr("lamina.tuning.cuda_search.time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def build(units: Sequence[TritonUnit], seconds: float) -> TritonBuild:
+        now[0] += 3.0  # of the four
+        return gpu.build(units, seconds)
+
+    found: list[GpuSchedule] = [schedule]
+    for _ in range(12):
+        work = tuning(plan, policy=policy_of("default"))
+        if not work.open:
+            break
+        (best,) = only(work.finish(built(work), FakeDriver(), build)).schedules
+        assert isinstance(best, GpuSchedule)
+        found.append(best)
+    assert not work.open, "a search ends"
+    assert 2 < len(found) < 12
+    times = [gpu.microseconds(s) for s in found]
+    assert times == sorted(times, reverse=True), "what was found is not lost"
+    assert times[-1] < 0.2 * times[0]
+    assert only(work.plan).schedules == (found[-1],)
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_schedules_in_notes_are_read_as_they_were(data: st.DataObject) -> None:
+    blocks = data.draw(
+        st.lists(
+            st.builds(
+                Block,
+                st.lists(st.sampled_from("abcd"), min_size=1, max_size=2).map(tuple),
+                st.sampled_from((1, 8, 64)),
+                st.sampled_from(("grid", "loop", "whole")),
+            ),
+            max_size=3,
+        ).map(tuple)
+    )
+    bits = st.booleans()
+    schedule = GpuSchedule(
+        data.draw(st.sampled_from(("rows", "scan"))),
+        blocks,
+        warps=data.draw(st.sampled_from((1, 8))),
+        stages=data.draw(st.integers(1, 4)),
+        online=data.draw(bits),
+        peel=data.draw(st.sampled_from((0, 16))),
+        approximate=data.draw(bits),
+        evict_first=data.draw(bits),
+        last_block=data.draw(bits),
+    )
+    assert schedule_from_json(json.loads(json.dumps(schedule_to_json(schedule)))) == schedule
+
+
+@pytest.mark.parametrize("content", [None, 3, {}, {"kind": "rows", "blocks": [[1]]}, {"kind": "rows"}])
+def test_a_note_that_holds_no_schedule_gives_none(content: object) -> None:
+    assert schedule_from_json(content) is None
+
+
+def test_every_field_of_a_schedule_is_noted() -> None:
+    (schedule,) = only(plan_of()).schedules
+    assert isinstance(schedule, GpuSchedule)
+    assert set(schedule_to_json(schedule)) == {f.name for f in fields(GpuSchedule)}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -54,7 +55,8 @@ from lamina.runtime.host import load_program
 from lamina.runtime.triton_build import TritonBuild
 from lamina.runtime.triton_pool import TooMuchShared, TritonError
 from lamina.schedule.order import peak_bytes
-from lamina.tuning.cuda import RegionTuning, triton_unit
+from lamina.tuning.cuda import RegionTuning
+from lamina.tuning.cuda_trials import triton_unit
 
 __all__ = ["CudaRegion"]
 
@@ -168,7 +170,7 @@ class CudaRegion:
         try:
             built = trying.result()
             self.record.add(name, "build candidates", built.seconds, built)
-            plan = tuning.finish(built, self.builder.driver)
+            plan = tuning.finish(built, self.builder.driver, partial(self.builder.built, f"{name}: search"))
         except Exception as error:
             recover(
                 error,

@@ -29,6 +29,7 @@ from lamina.schedule.gpu_facts import (
 )
 from lamina.schedule.gpu_in_common import apart_in_common, rows_in_common, whole_accesses
 from lamina.schedule.gpu_reductions import Reductions
+from lamina.schedule.gpu_refine import refined
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_work import computes_at_points
 from lamina.schedule.product_tiles import product_schedules
@@ -73,7 +74,9 @@ def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, alone: bool
     if chooser.bytes() > 2:
         found = _with_room(nest, dtypes, target, found, extents)
     shared = shared_loop(nest, dtypes, target, found, extents) if alone else None
-    return evict_first(nest, dtypes, target, found, extents) if shared is None else shared
+    if shared is not None:
+        return shared
+    return evict_first(nest, dtypes, target, refined(nest, chooser, found, extents, chooser.fitting), extents)
 
 
 def _with_room(

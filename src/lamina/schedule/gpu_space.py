@@ -11,6 +11,7 @@ from lamina.schedule.cluster import shared_rows
 from lamina.schedule.gpu import choose, fitter
 from lamina.schedule.gpu_cost import Cost, CostModel
 from lamina.schedule.gpu_facts import guess
+from lamina.schedule.gpu_neighbours import length_of, with_sizes, with_warps
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.product_tiles import product_schedules
 from lamina.schedule.register_resident import register_resident_loops
@@ -19,8 +20,6 @@ __all__ = ["MOST", "Ranked", "candidates"]
 
 MOST = 8
 """Schedules of one kernel that are timed at most, the model's own included."""
-_LARGEST = 16384
-"""Points of a tile."""
 _HOPELESS = 0.6
 """Share of the best guess's expected speed below which a schedule is no candidate."""
 
@@ -96,9 +95,7 @@ def _otherwise(
         return
     (k,) = places
     block = schedule.blocks[k]
-    points = 1
-    for axis in block.axes:
-        points *= lengths[axis]
+    points = length_of(block, lengths)
     whole = 1 << max(points - 1, 1).bit_length()
 
     def made(kind: str, size: int, role: str, warps: int, stages: int) -> GpuSchedule:
@@ -125,22 +122,8 @@ def _otherwise(
 
 def _near(schedule: GpuSchedule, lengths: Mapping[str, int]) -> Iterator[GpuSchedule]:
     """Twice and half the warps, each block's points, another number of stages."""
-    for warps in (schedule.warps * 2, schedule.warps // 2):
-        if 1 <= warps <= 32:
-            yield replace(schedule, warps=warps)
-    for k, block in enumerate(schedule.blocks):
-        length, others = 1, 1
-        for axis in block.axes:
-            length *= lengths[axis]
-        for other in schedule.blocks:
-            others *= other.size if other is not block else 1
-        if schedule.kind == "loops" and block.role != "loop":
-            continue  # partial results of several rows spill, and unaligned ends are those of one row
-        for size in (block.size * 2, block.size // 2):
-            if block.role != "whole" and 1 <= size < 2 * length and size * others <= _LARGEST:
-                yield replace(
-                    schedule, blocks=(*schedule.blocks[:k], replace(block, size=size), *schedule.blocks[k + 1 :])
-                )
+    yield from with_warps(schedule, 2)
+    yield from with_sizes(schedule, lengths, 2)
     if any(b.role == "loop" for b in schedule.blocks):
         for stages in {1, 2, 3, 4} - {schedule.stages}:
             yield replace(schedule, stages=stages)

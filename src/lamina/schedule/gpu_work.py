@@ -31,10 +31,21 @@ from lamina.ir.ops import OPS
 from lamina.schedule.buffer_facts import estimate
 from lamina.schedule.gpu_cost import phases
 
-__all__ = ["NEAR", "SECTOR", "computes", "computes_at_points", "instructions", "instructions_of", "moved", "work"]
+__all__ = [
+    "NEAR",
+    "SECTOR",
+    "computes",
+    "computes_at_points",
+    "computing_us",
+    "instructions",
+    "instructions_of",
+    "moved",
+    "work",
+]
 
 _LAUNCH = 5e6
 """Two microseconds: a launch within a recorded graph, and what is idle at the ends of two kernels."""
+_BYTES_A_MICROSECOND = 2.6e6
 _INSTRUCTION = 0.12
 """An instruction at one point, where multiprocessors issue seven in ten of what they could."""
 _CHAIN = 4e3
@@ -100,6 +111,11 @@ def instructions(nest: Nest, buffers: Mapping[str, Buffer]) -> float:
     """Instructions of all threads."""
     counted = _Work(nest, buffers)
     return sum(instructions_of(eqn) * counted.times(counted.axes(eqn)) for eqn in nest.body)
+
+
+def computing_us(count: float) -> float:
+    """Microseconds in which a GPU executes so many instructions of threads."""
+    return count * _INSTRUCTION / _BYTES_A_MICROSECOND
 
 
 def computes(nest: Nest, buffers: Mapping[str, Buffer]) -> bool:

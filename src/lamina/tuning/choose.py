@@ -12,7 +12,7 @@ from lamina.tuning.measure import Sampler, Timing, race
 from lamina.tuning.reasons import LITTLE_TO_GAIN, MODEL_IS_SURE
 from lamina.tuning.values import ENOUGH, Candidate, Choice, Measurement, Policy, Task
 
-__all__ = ["Notes", "guess", "measured", "remembered", "worth_asking", "worth_timing"]
+__all__ = ["Notes", "guess", "keep", "measured", "remembered", "worth_asking", "worth_timing"]
 
 
 class Notes(Protocol):
@@ -47,8 +47,13 @@ def worth_timing(task: Task, policy: Policy) -> str:
     return ""
 
 
-def remembered(task: Task, policy: Policy, notes: Notes) -> Choice | None:
-    """The winner that an earlier process found among at least the candidates that the policy would time."""
+def remembered(
+    task: Task, policy: Policy, notes: Notes, read: Callable[[object], Any] = lambda _: None
+) -> Choice | None:
+    """The winner that an earlier process found among at least the candidates that the policy would time.
+
+    ``read`` gives the value of a winner that is none of the task's candidates from what ``keep`` noted, or None.
+    """
     note = notes.note(task.key)
     if note is None:
         return None
@@ -60,11 +65,14 @@ def remembered(task: Task, policy: Policy, notes: Notes) -> Choice | None:
         return None
     wanted = task.candidates[: policy.candidates]
     by_label = {c.label: c for c in task.candidates}
+    if winner not in by_label and (value := read(note.get("value"))) is not None:
+        by_label[winner] = Candidate(winner, value)
     if winner not in by_label or not (reached or all(c.label in figures or c.label in reasons for c in wanted)):
         return None
     found = [Measurement(label, us) for label, us in figures.items()]
     found += [Measurement(label, None, 0, why) for label, why in reasons.items()]
-    return Choice(task, by_label[winner], "remembered", "an earlier process timed it", tuple(found))
+    searched = note.get("searched") is True
+    return Choice(task, by_label[winner], "remembered", "an earlier process timed it", tuple(found), searched=searched)
 
 
 def measured(
@@ -92,7 +100,7 @@ def measured(
         results += tuple(Measurement(label, None, 0, why) for label, why in failures.items())
         choice = _decided(task, results, policy.tie)
         if choice.times:
-            _keep(choice, notes)
+            keep(choice, notes)
     return replace(choice, seconds=spent)
 
 
@@ -109,7 +117,10 @@ def _decided(task: Task, results: tuple[Measurement, ...], tie: float) -> Choice
     return Choice(task, by_label[fastest], "measured", f"{ahead}the fastest of {len(times)} timed", results)
 
 
-def _keep(choice: Choice, notes: Notes) -> None:
+def keep(choice: Choice, notes: Notes, value: object = None) -> None:
+    """Note the choice for later processes; ``value`` is what ``remembered`` reads a winner from that is no candidate
+    (JSON's types).
+    """
     times, bound = choice.times, choice.task.bound
     content = {
         "kind": "tune",
@@ -119,5 +130,7 @@ def _keep(choice: Choice, notes: Notes) -> None:
         "reasons": {m.label: m.reason for m in choice.measurements if m.microseconds is None and not m.skipped},
         "reached": bound is not None and bound >= ENOUGH * min(times.values()),
         "bound": bound,
+        "searched": choice.searched,
+        "value": value,
     }
     notes.write_note(choice.task.key, content)

@@ -7,82 +7,37 @@ needs (grid, workspaces, zeros, alignment) comes from the code that the real pro
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 
-from lamina.backends.regions import Boxed
-from lamina.codegen.host_cuda import CudaHost, emit_cuda_host
-from lamina.codegen.host_cuda_launches import CudaLaunch
-from lamina.codegen.triton.emit import emit
 from lamina.ir.grouped import grouped
-from lamina.ir.index import as_expr
-from lamina.ir.loops import Buffer
-from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Place, Plan
+from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan
 from lamina.runtime.cache import Cache, digest
-from lamina.runtime.cuda_driver import CudaKernel, Driver
-from lamina.runtime.cuda_host import Flags
-from lamina.runtime.host import load_program
+from lamina.runtime.cuda_driver import Driver
 from lamina.runtime.torch_private import is_capturing
 from lamina.runtime.triton_build import TritonBuild, TritonUnit
-from lamina.runtime.triton_pool import TritonError
 from lamina.schedule.gpu_last_block import with_last_block
+from lamina.schedule.gpu_neighbours import searchable
 from lamina.schedule.gpu_space import MOST, candidates
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.tuning.choose import guess, measured, remembered, worth_asking, worth_timing
 from lamina.tuning.cuda_bench import KernelBench
-from lamina.tuning.kernels import axis_lengths, label_of, moved_bytes, sizes_known, untimeable
-from lamina.tuning.measure import Sampler
+from lamina.tuning.cuda_search import Build, RegionSearch
+from lamina.tuning.cuda_trials import Open, Trials, for_all, joins_partials, triton_unit, whole_launch
+from lamina.tuning.kernels import label_of, moved_bytes, sizes_known, untimeable
 from lamina.tuning.products import Library, ProductChoice
 from lamina.tuning.reasons import CANNOT_BE_TIMED, SAME_RESULTS, TIME_OVER
+from lamina.tuning.search import schedule_from_json
 from lamina.tuning.values import Candidate, Choice, Policy, Task, Tuned
 
-__all__ = ["RegionTuning", "triton_unit"]
+__all__ = ["RegionTuning"]
 
 _VERSION = "2"
 _LIBRARY = "library"
 """The candidate that is no schedule of ours."""
-
-_FLUSH = 4
-"""Second-level caches written over before each run."""
-
-
-def triton_unit(launch: CudaLaunch) -> TritonUnit:
-    """What the Triton compilers are given for a launch."""
-    source = launch.source
-    return TritonUnit(
-        launch.key,
-        source.name,
-        source.text,
-        source.parameters,
-        source.types,
-        launch.aligned,
-        source.warps,
-        source.stages,
-        source.checks,
-        source.scratch,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """A candidate as a region of its own."""
-
-    candidate: Candidate
-    host: CudaHost
-
-
-@dataclass(slots=True)
-class _Open:
-    """A kernel that is to be timed."""
-
-    task: Task
-    kernel: Kernel
-    call: KernelCall
-    trials: list[_Trial]
-    failures: dict[str, str]
 
 
 class RegionTuning:
@@ -104,22 +59,30 @@ class RegionTuning:
         self.names = [k.name for k in plan.kernels]
         self.library: set[str] = set()
         self.buffers = plan.buffer_map()
+        self.trials = Trials(target, device, self.buffers, self.bench)
         self.choices: dict[str, Choice] = {}
-        self.open: list[_Open] = []
+        self.open: list[Open] = []
         self.plan = plan
         # Another tile adds in another order, and which one wins is not the same every time.
         always = SAME_RESULTS() if torch.are_deterministic_algorithms_enabled() else ""
+        search = RegionSearch(self.trials, policy, cache)
         for kernel in plan.kernels:
             task, call, why = self._task(kernel)
             asked = products is not None and kernel.name in products.libraries
-            why = why or ("" if asked else worth_timing(task, policy)) or always
-            found = None if why else remembered(task, policy, cache)
+            why = why or ("" if asked else worth_timing(task, policy))
+            if why and not always and (probe := self._probe(task, kernel, call)) is not None:
+                task, doubt, why = probe, why, ""
+            else:
+                doubt, why = "", why or always
+            found = None if why else remembered(task, policy, cache, schedule_from_json)
+            if found is not None and not found.searched and search.is_worth(found, kernel, call):
+                task, found = _further(task, found.winner), None
             if why:
                 self._settle(guess(task, why))
             elif found is not None:
                 self._settle(found)
             else:
-                self.open.append(self._opened(task, kernel, call))
+                self.open.append(self._opened(task, kernel, call, doubt))
         if not self.open:
             self._replan()
 
@@ -144,9 +107,14 @@ class RegionTuning:
         """The choices so far."""
         return Tuned(tuple(self.choices[name] for name in self.names if name in self.choices))
 
-    def finish(self, built: TritonBuild, driver: Driver) -> Plan:
-        """Time what is open and give the plan with the winners' schedules."""
+    def finish(self, built: TritonBuild, driver: Driver, build: Build | None = None) -> Plan:
+        """Time what is open and give the plan with the winners' schedules.
+
+        ``build`` compiles further schedules of kernels that take far longer than they should; without it there are
+        none.
+        """
         ends = time.perf_counter() + self.policy.seconds
+        search = RegionSearch(self.trials, self.policy, self.cache)
         for o in self.open:
             left = ends - time.perf_counter()
             if is_capturing():
@@ -154,10 +122,28 @@ class RegionTuning:
             elif left <= 0:
                 self._settle(guess(o.task, TIME_OVER(seconds=f"{self.policy.seconds:g}")))
             else:
-                self._settle(self._timed(o, built, driver, left))
+                choice = self._timed(o, built, driver, left)
+                if build is not None and search.is_worth(choice, o.kernel, o.call):
+                    search.add(o, choice)
+                elif o.doubt and choice.source == "measured":
+                    self._settle(guess(o.task, o.doubt, choice.measurements))
+                else:
+                    self._settle(choice)
+        if build is not None:
+            for choice in search.run(build, driver):
+                self._settle(choice)
         self.open = []
         self._replan()
         return self.plan
+
+    def _probe(self, task: Task, kernel: Kernel, call: KernelCall) -> Task | None:
+        """The task of timing just the planned schedule, which tells whether others are worth a search."""
+        first = task.candidates[0]
+        if not task.key or task.bound is None or task.bound < self.policy.probed or not self.policy.searching:
+            return None
+        if not isinstance(first.value, GpuSchedule) or not searchable(first.value):
+            return None
+        return replace(task, key=self._key(kernel, call, (first,)), candidates=(first,))
 
     def _replan(self) -> None:
         """Give those products to the library that it multiplies faster, and keep the other kernels' schedules.
@@ -184,7 +170,7 @@ class RegionTuning:
         if library is not None and self.products is not None and self.products.refused(kernel.name):
             unasked = Task(kernel.name, "", (Candidate(_LIBRARY, library[0]), first))
         same = grouped(kernel.nests)
-        if len(kernel.nests) > 1 and same is None and not _last(kernel):
+        if len(kernel.nests) > 1 and same is None and not joins_partials(kernel):
             return unasked, calls[0], "different nests of one launch"
         if not all(sizes_known(c, self.buffers) for c in calls):
             return unasked, calls[0], "sizes change from call to call"
@@ -199,17 +185,14 @@ class RegionTuning:
         # Weights that are kept as bytes take the library many times as long as ours takes to read them.
         stake = max([bound, *(lib.moved / self.target.copy_gbs / 1e3 for lib in library or ())])
         if why := worth_asking(stake, self.policy):
-            return unasked, call, why
-        nest, lengths = kernel.nests[0], axis_lengths(kernel.nests[0], call)
-        if len(kernel.nests) > 1 and same is not None:
-            nest, dtypes = same.nest, {f"b{k}": dtypes[b] for k, b in enumerate(same.buffers[0])}
-            lengths = {axis.name: sum(n or 1 for n in same.lengths) for axis in nest.axes}
+            return replace(unasked, key="" if library else self._key(kernel, call, (first,))), call, why
+        nest, dtypes, lengths = whole_launch(kernel, call)
         most = max(MOST, self.policy.candidates)
         ranked = candidates(nest, dtypes, self.target, lengths, most, len(kernel.nests) == 1)
         own = kernel.schedules[0]
         if isinstance(own, GpuSchedule) and own.approximate:  # the plan knows where what a kernel stores ends up
             ranked = [replace(r, schedule=replace(r.schedule, approximate=True)) for r in ranked]
-        if _last(kernel):
+        if joins_partials(kernel):
             ranked = [r for r in ranked if with_last_block(kernel.nests, r.schedule) is not None]
         named = tuple(
             Candidate(label_of(r.schedule), r.schedule, bound / r.cost.share if r.cost else None) for r in ranked
@@ -227,49 +210,16 @@ class RegionTuning:
         target = (self.target.name, self.target.processors, self.target.capability, self.target.approximate)
         return digest("tune", _VERSION, body, repr(kernel.dtypes), repr(sizes), repr(target), *(c.label for c in named))
 
-    def _opened(self, task: Task, kernel: Kernel, call: KernelCall) -> _Open:
-        trials: list[_Trial] = []
-        failures: dict[str, str] = {}
-        for number, candidate in enumerate(task.candidates[: self.policy.candidates]):
-            try:
-                if isinstance(candidate.value, Library):
-                    plan = candidate.value.plan(f"{kernel.name}_{number}", tuple(dict.fromkeys(call.buffers)))
-                else:
-                    schedules = _for_all(kernel, candidate.value)
-                    alone = replace(kernel, name=f"{kernel.name}_{number}", schedules=schedules)
-                    plan = _trial_plan(alone, call, self.buffers)
-                sources = {k.name: emit(k, self.target) for k in plan.kernels}
-                host = emit_cuda_host(plan, sources, self.device)
-            except Exception as error:
-                failures[candidate.label] = f"{type(error).__name__}: {error}"[:200]
-            else:
-                trials.append(_Trial(candidate, host))
-        return _Open(task, kernel, call, trials, failures)
+    def _opened(self, task: Task, kernel: Kernel, call: KernelCall, doubt: str = "") -> Open:
+        trials, failures = self.trials.made(kernel, call, task.candidates[: self.policy.candidates], 0)
+        return Open(task, kernel, call, trials, failures, doubt)
 
-    def _timed(self, o: _Open, built: TritonBuild, driver: Driver, seconds: float) -> Choice:
+    def _timed(self, o: Open, built: TritonBuild, driver: Driver, seconds: float) -> Choice:
         failures = dict(o.failures)
-        programs: dict[str, Boxed] = {}
-        facts: dict[str, tuple[tuple[str, int], ...]] = {}
-        for trial in o.trials:
-            label = trial.candidate.label
-            try:
-                kernels = _loaded(trial.host, built, driver, self.device)
-            except TritonError as error:
-                failures[label] = error.what[:200]
-                continue
-            flags = Flags(trial.host.messages) if trial.host.messages else None
-            programs[label] = load_program(trial.host.text, "call", {"kernels": kernels, "failed": flags})
-            facts[label] = tuple(
-                (name, value)
-                for k in kernels.values()
-                for name, value in (("registers", k.registers), ("spilled", k.spilled))
-            )
-
-        def samplers() -> Mapping[str, Sampler]:
-            bench = self.bench(o.call, o.kernel.nests, self.buffers, self.device, _FLUSH * self.target.l2_bytes)
-            return {label: bench.sampler(program) for label, program in programs.items()}
+        programs, facts = self.trials.loaded(o.trials, built, driver, failures)
 
         try:
+            samplers = partial(self.trials.samplers, o.kernel, o.call, programs)
             choice = measured(o.task, self.policy, self.cache, samplers, failures, seconds)
         except RuntimeError as error:  # torch's out-of-memory error is one
             return guess(o.task, CANNOT_BE_TIMED(why=f"it cannot be timed: {error}"[:160]))
@@ -287,36 +237,12 @@ class RegionTuning:
         if choice.winner is choice.task.candidates[0]:
             return
         kernels = tuple(
-            replace(k, schedules=_for_all(k, choice.winner.value)) if k.name == name else k for k in self.plan.kernels
+            replace(k, schedules=for_all(k, choice.winner.value)) if k.name == name else k for k in self.plan.kernels
         )
         self.plan = replace(self.plan, kernels=kernels)
 
 
-def _last(kernel: Kernel) -> bool:
-    """Whether the kernel's second nest is run by the last programs of the first."""
-    return any(isinstance(s, GpuSchedule) and s.last_block for s in kernel.schedules)
-
-
-def _for_all(kernel: Kernel, schedule: GpuSchedule) -> tuple[GpuSchedule, ...]:
-    """The schedules of a kernel's nests, where the first has this one."""
-    if _last(kernel) and (both := with_last_block(kernel.nests, schedule)) is not None:
-        return both
-    return (schedule,) * len(kernel.nests)
-
-
-def _trial_plan(kernel: Kernel, call: KernelCall, buffers: Mapping[str, Buffer]) -> Plan:
-    """A plan that makes this one launch, on buffers that it is given."""
-    names = tuple(dict.fromkeys(call.buffers))
-    given = tuple(replace(buffers[name], kind="input") for name in names)
-    places = tuple(Place(name, "input") for name in names)
-    step = replace(call, kernel=kernel.name)
-    return Plan(kernel.name, names, given, (kernel,), (step,), (), places, as_expr(0))
-
-
-def _loaded(host: CudaHost, built: TritonBuild, driver: Driver, device: int) -> dict[str, CudaKernel]:
-    found: dict[str, Any] = {}
-    for launch in host.launches:
-        if launch.key in built.errors:
-            raise built.errors[launch.key]
-        found[launch.key] = driver.load(built.cubins[launch.key], device)
-    return found
+def _further(task: Task, winner: Candidate) -> Task:
+    """The task with the winner of a search that had no time to end beside the best guess."""
+    first, *others = task.candidates
+    return replace(task, candidates=(first, *(c for c in (winner,) if c != first), *(c for c in others if c != winner)))

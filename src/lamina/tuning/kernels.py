@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import torch
 
@@ -11,8 +12,11 @@ from lamina.ir.index import Expr, Loaded, Size
 from lamina.ir.loops import Buffer, Check, Load, Nest, Store, axes_of_values, defined, operands, storage_bytes
 from lamina.ir.plan import KernelCall
 from lamina.ir.predicated import predicated_branches
+from lamina.schedule.gpu_facts import NestFacts
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.gpu_work import computing_us
 
-__all__ = ["axis_lengths", "label_of", "memory", "moved_bytes", "sizes_known", "untimeable"]
+__all__ = ["axis_lengths", "expected_us", "label_of", "memory", "moved_bytes", "sizes_known", "untimeable"]
 
 
 def sizes_known(call: KernelCall, buffers: Mapping[str, Buffer]) -> bool:
@@ -78,6 +82,14 @@ def _moved(nest: Nest, call: KernelCall, dtypes: Mapping[str, str], buffers: Map
         nbytes = points * DTYPES[dtypes[eqn.buffer]].size
         touched[key] = min(touched.get(key, 0) + nbytes, whole)
     return sum(touched.values())
+
+
+def expected_us(
+    nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, lengths: Mapping[str, int], bound: float
+) -> float:
+    """Microseconds that a GPU kernel of the nest should take: those of its bytes and those of its instructions."""
+    points = prod(lengths.values())
+    return bound + computing_us(NestFacts(nest, dtypes, target).instructions * points)
 
 
 def axis_lengths(nest: Nest, call: KernelCall) -> dict[str, int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from lamina.tuning.reasons import NOT_SURELY_FASTER, NOT_TIMED
 from lamina.tuning.values import ENOUGH, Measurement
 
-__all__ = ["Sampler", "Timing", "beside_others", "in_turns", "race"]
+__all__ = ["Sampler", "Timing", "beside_others", "glance", "in_turns", "race"]
 
 Sampler = Callable[[int], Sequence[float]]
 """Runs a candidate so many times, each on a cold cache, and gives the microseconds of each run."""
@@ -24,6 +24,9 @@ _SECOND = 10
 """Samples more of each candidate that is close to the fastest."""
 _CLOSE = 1.05
 """Candidates this near to the fastest are sampled again."""
+
+_GLANCE = 1.3
+"""A candidate whose first sample takes this many times as long as the fastest has no second."""
 
 _TURNS, _IN_TURN = 7, 2
 """Most turns, and samples of each candidate in a turn."""
@@ -96,6 +99,30 @@ def race(
         for part in range(2):
             for runner in close if part % 2 else close[::-1]:
                 runner.run(_SECOND // 2)
+    return tuple(
+        Measurement(r.label, r.median if r.times else None, len(r.times), r.reason, r.skipped) for r in runners
+    )
+
+
+def glance(
+    samplers: Mapping[str, Sampler],
+    best: float,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[Measurement, ...]:
+    """Time candidates of which most are slower than what took ``best`` microseconds: one sample each, some more of
+    those that may be faster. Ends when the ``seconds`` are over; what was not timed has no figure then.
+    """
+    begun = clock()
+    runners = [_Runner(label, sampler) for label, sampler in samplers.items()]
+    for runner in runners:
+        if clock() - begun > seconds:
+            runner.reason, runner.skipped = NOT_TIMED(why=f"{seconds:.1f} s were over"), True
+            continue
+        runner.run(1)
+        if runner.times and runner.median <= _GLANCE * best:
+            runner.run(_FIRST - 1)
+            best = min(best, runner.median)
     return tuple(
         Measurement(r.label, r.median if r.times else None, len(r.times), r.reason, r.skipped) for r in runners
     )

@@ -90,3 +90,10 @@ CANNOT_BE_TIMED = _CHOSEN.add(
     "Measuring failed; the kernel has the schedule that the cost model ranks first, which is right and may be slower.",
     "please report it with the folder that the option dump_dir writes",
 )
+
+FOUND_BY_SEARCH = _CHOSEN.add(
+    14,
+    "{percent} before the model's, found by a search among {count}",
+    "The kernel took far longer than its bytes and instructions should, so schedules around the fastest were compiled "
+    "and timed, step by step.",
+)

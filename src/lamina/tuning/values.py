@@ -64,7 +64,10 @@ _BY_SOURCE = {"model": reasons.BY_MODEL, "measured": reasons.MEASURED, "remember
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The winner of a task and its ground. ``source`` is "model", "measured" or "remembered"."""
+    """The winner of a task and its ground. ``source`` is "model", "measured" or "remembered".
+
+    ``searched``: others than the task's candidates were timed as well, and the winner may be one of them.
+    """
 
     task: Task
     winner: Candidate
@@ -72,6 +75,7 @@ class Choice:
     reason: str
     measurements: tuple[Measurement, ...] = ()
     seconds: float = 0.0
+    searched: bool = False
 
     @property
     def times(self) -> Mapping[str, float]:
@@ -148,6 +152,10 @@ class Policy:
     microseconds and whose next guess is predicted within ``doubt`` of the first (infinite: always), ``seconds`` in
     all for one region, ``patience`` seconds for its candidates to be made. The best guess stays unless another is
     faster by more than the factor ``tie``: noise must not decide.
+
+    Tasks whose bound is at least ``probed`` microseconds are timed even if they have one candidate. What takes ``far``
+    times what its work should, and ``stake`` microseconds more, is searched for a faster one, for at most ``searching``
+    seconds in one region.
     """
 
     candidates: int
@@ -156,10 +164,14 @@ class Policy:
     seconds: float
     patience: float = 20.0
     tie: float = 1.01
+    probed: float = float("inf")
+    far: float = 2.0
+    stake: float = 20.0
+    searching: float = 0.0
 
 
 def policy_of(mode: str) -> Policy:
     """What a mode of ``lamina.compile`` asks for."""
     if mode.startswith("max-autotune"):
-        return Policy(candidates=8, least=0.0, doubt=float("inf"), seconds=60.0)
-    return Policy(candidates=3, least=20.0, doubt=0.05, seconds=0.5, patience=3.0)
+        return Policy(8, 0.0, float("inf"), 60.0, probed=0.0, far=1.25, stake=2.0, searching=60.0)
+    return Policy(3, 20.0, 0.05, 0.5, patience=3.0, probed=3.0, searching=4.0)

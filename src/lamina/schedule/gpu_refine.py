@@ -1,0 +1,116 @@
+"""A schedule that rules chose, moved to where memory, arithmetic and registers together are expected to take less time.
+
+The rules were made one by one, each from nests that were timed, and say little of others: a scan over long rows beside
+seventeen columns got eleven programs, a tile of many operands 250 registers a thread. The time expected here is rougher
+than the rules where those were timed, so that a schedule is left as it is unless another promises much. What loops read
+ahead is left to the rules, and so are nests without loops: what neighbouring programs find in caches is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+from lamina.ir.loops import Nest, Store
+from lamina.ir.plan import GpuSchedule
+from lamina.schedule.gpu_cost import CostModel
+from lamina.schedule.gpu_facts import ENOUGH_WARPS, MUCH, NestFacts
+from lamina.schedule.gpu_neighbours import around, length_of, searchable
+from lamina.schedule.gpu_work import NEAR, SECTOR, computing_us
+
+__all__ = ["ExpectedTime", "refined"]
+
+_PROMISE = 1.5
+"""How many times as fast another schedule must be expected."""
+_FAR = 2.0
+"""How many times as long as its bytes and instructions a nest is expected to take before others are looked at."""
+_LEAST_US = 3.0
+"""Microseconds of bytes and instructions of a nest that is looked at."""
+_REGISTERS, _CROWDED = 48, 4.0
+"""Registers of a thread, as estimated, from which on each as many more adds so many times the arithmetic's time."""
+_HIDDEN = 0.7
+"""Power of the share of warps that hide latency with which arithmetic slows down where they are too few."""
+_STEPS = 12
+_KINDS = ("columns", "loops", "mixed", "scan")
+"""Kinds of schedules that are looked at. (H200, kernels of generated programs, 43 of them that took 10 us or more: the
+geometric mean of the speed is 1.64 times the rules', five lost. Elementwise kernels lost as often as
+they gained, down to a tenth of the speed.)
+"""
+_PLENTY = 4
+"""Programs of a processor that are plenty."""
+_WARPS = 16
+"""Warps of a program up to which others are looked at: more wait for each other (columns of 132 x 49,152, whole in four
+warps 14.4 us, in 32 49.7).
+"""
+
+
+class ExpectedTime:
+    """Microseconds that schedules of one nest are expected to take; ``extents`` gives each axis its length."""
+
+    def __init__(self, facts: NestFacts, extents: Mapping[str, int]) -> None:
+        self.target, self.extents = facts.target, extents
+        self.cost = CostModel(facts.nest, facts.dtypes, facts.target, extents)
+        self.instructions = facts.instructions
+        nbytes = sum(prod(extents[a] for a in axes) * size for axes, size, _ in self.cost.accesses)
+        self.memory = nbytes / (1e3 * facts.target.copy_gbs)
+        self.least = self.memory + computing_us(self.instructions * prod(extents.values()))
+
+    def __call__(self, schedule: GpuSchedule) -> float:
+        """What memory or arithmetic takes, whichever is more, and half of the other."""
+        cost, processors = self.cost(schedule), self.target.processors
+        computed = 1
+        for block in schedule.blocks:
+            computed *= -(-length_of(block, self.extents) // block.size) * block.size
+        warps = min(cost.resident, -(-cost.programs // processors)) * schedule.warps
+        hidden = min(1.0, warps / ENOUGH_WARPS) ** _HIDDEN * min(1.0, cost.programs / processors)
+        memory = self.memory / cost.share * self._beside(schedule)
+        crowded = max(0, cost.registers - _REGISTERS) / _REGISTERS
+        arithmetic = computing_us(self.instructions * computed) / hidden * (1 + _CROWDED * crowded)
+        return max(memory, arithmetic) + min(memory, arithmetic) / 2
+
+    def _beside(self, schedule: GpuSchedule) -> float:
+        """What narrow tiles fetch beside their runs, which programs beside them have just read, as a multiple."""
+        blocks = {a: b for b in schedule.blocks for a in b.axes}
+        least = max((total for _, _, total in self.cost.contiguous), default=0) // 2
+        runs = [blocks[name].size * size for name, size, total in self.cost.contiguous if total >= least]
+        return 1 + NEAR * max(0.0, SECTOR / min(runs, default=SECTOR) - 1)
+
+
+def refined(
+    nest: Nest,
+    facts: NestFacts,
+    found: GpuSchedule,
+    extents: Mapping[str, int],
+    fits: Callable[[GpuSchedule], GpuSchedule],
+) -> GpuSchedule:
+    """``found``, or a schedule near it that is expected to be much faster; ``fits`` gives it as many stages as it can
+    have.
+
+    What takes few instructions, and rows whose columns are reduced too where there are many programs of them or their
+    numbers have 16 bits, the rules know best, unless most processors would be without a program. Nests that add into
+    memory at places that several points share are left alone: what they wait for is not counted.
+    """
+    adds = any(isinstance(e, Store) and e.mode != "set" for e in nest.body)
+    if adds or found.kind not in _KINDS or not searchable(found):
+        return found
+    expected = ExpectedTime(facts, extents)
+    programs, processors = expected.cost.programs(found), facts.target.processors
+    known = found.kind == "mixed" and (facts.bytes() <= 2 or programs >= _PLENTY * processors)
+    if 2 * programs >= processors and (known or facts.instructions < MUCH):
+        return found
+    before = expected(found)
+    if expected.least < _LEAST_US or before < _FAR * expected.least:
+        return found
+    best, time, seen = found, before, {found}
+
+    def is_alike(schedule: GpuSchedule) -> bool:
+        return schedule.stages == found.stages and schedule.warps <= max(_WARPS, found.warps)
+
+    for _ in range(_STEPS):
+        near = [s for s in dict.fromkeys(map(fits, around(best, extents, 2))) if s not in seen and is_alike(s)]
+        seen.update(near)
+        fastest = min(near, key=expected, default=None)
+        if fastest is None or (took := expected(fastest)) >= time:
+            break
+        best, time = fastest, took
+    return best if time * _PROMISE <= before else found

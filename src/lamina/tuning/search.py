@@ -1,0 +1,125 @@
+"""A kernel's schedule searched for by the clock, step by step from the one that the cost model chose.
+
+The model ranks a few schedules, and where it is wrong all of them may be slow: that shows in a time far above what the
+kernel's bytes and instructions take. Then schedules around the fastest are timed, first four times as large or small
+in one respect, then twice, and where that gained the step is taken again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from lamina.ir.plan import Block, GpuSchedule
+from lamina.schedule.gpu_neighbours import around, length_of
+
+__all__ = ["Search", "schedule_from_json", "schedule_to_json"]
+
+_FACTOR = 4
+"""How many times as large or small the first steps are; the last ones are half of that."""
+_GAIN = 0.97
+"""Share of the time down to which another schedule is the same."""
+
+
+@dataclass(slots=True)
+class Search:
+    """The search for one kernel. ``chosen`` takes ``microseconds``, ``expected`` is what its work should take.
+
+    ``lengths`` gives each axis of its nest its length; ``fits`` a schedule's form that the GPU can run, None for none.
+    """
+
+    chosen: GpuSchedule
+    microseconds: float
+    expected: float
+    lengths: Mapping[str, int]
+    fits: Callable[[GpuSchedule], GpuSchedule | None]
+    best: GpuSchedule = field(init=False)
+    times: dict[GpuSchedule, float] = field(default_factory=dict)
+    _factor: int = _FACTOR
+    _leap: GpuSchedule | None = None
+
+    def __post_init__(self) -> None:
+        self.best = self.chosen
+        self.times[self.chosen] = self.microseconds
+
+    @property
+    def lost(self) -> float:
+        """Microseconds that there may be to gain."""
+        return self.times[self.best] - self.expected
+
+    def asked(self) -> tuple[GpuSchedule, ...]:
+        """Schedules to time next, none where the search is over."""
+        while self._factor > 1:
+            near = [*self._leaps(), *around(self.best, self.lengths, self._factor)]
+            found = tuple(s for s in dict.fromkeys(self._fitting(near)) if s not in self.times)
+            if found:
+                return found
+            self._factor //= 2
+        return ()
+
+    def told(self, times: Mapping[GpuSchedule, float]) -> None:
+        """Take the times of what was asked, infinite for what could not be run; what has none counts as such."""
+        before, self._leap = self.best, None
+        self.times.update(times)
+        fastest = min(self.times, key=self.times.__getitem__)
+        if self.times[fastest] < _GAIN * self.times[before]:
+            self.best, self._leap = fastest, before
+        else:
+            self._factor //= 2
+
+    def _fitting(self, schedules: Iterable[GpuSchedule]) -> Iterable[GpuSchedule]:
+        return (found for s in schedules if (found := self.fits(s)) is not None)
+
+    def _leaps(self) -> Iterable[GpuSchedule]:
+        """The last step again, twice as far as well."""
+        if self._leap is None or len(self._leap.blocks) != len(self.best.blocks):
+            return
+        for power in (1, 2):
+            warps = _further(self._leap.warps, self.best.warps, power)
+            steps = [
+                (b, _further(a.size, b.size, power)) for a, b in zip(self._leap.blocks, self.best.blocks, strict=True)
+            ]
+            if not 1 <= warps <= 32 or any(n < 1 for _, n in steps):
+                return
+            if all(n == b.size or n < 2 * length_of(b, self.lengths) for b, n in steps):
+                yield replace(self.best, blocks=tuple(replace(b, size=n) for b, n in steps), warps=warps)
+
+
+def _further(before: int, now: int, power: int) -> int:
+    """``now`` times its ratio to ``before`` so many times; 0 where that is less than one."""
+    ratio = max(now, before) // min(now, before)
+    for _ in range(power):
+        now = now * ratio if now >= before else now // ratio
+    return now
+
+
+_NUMBERS = ("warps", "stages", "peel", "cluster", "persistent", "epilogue_subtiles")
+_MARKS = (
+    "online",
+    "approximate",
+    "approximate_sums",
+    "evict_first",
+    "register_resident",
+    "last_block",
+    "descriptors",
+    "flat",
+    "specialized",
+)
+
+
+def schedule_to_json(schedule: GpuSchedule) -> dict[str, object]:
+    """The schedule in JSON's types."""
+    blocks = [[list(b.axes), b.size, b.role] for b in schedule.blocks]
+    return {"kind": schedule.kind, "blocks": blocks} | {n: getattr(schedule, n) for n in (*_NUMBERS, *_MARKS)}
+
+
+def schedule_from_json(content: object) -> GpuSchedule | None:
+    """The schedule that ``schedule_to_json`` wrote; None for anything else."""
+    try:
+        assert isinstance(content, Mapping)
+        blocks = tuple(Block(tuple(map(str, axes)), int(size), str(role)) for axes, size, role in content["blocks"])
+        numbers = {name: int(content[name]) for name in _NUMBERS}
+        marks = {name: bool(content[name]) for name in _MARKS}
+        return GpuSchedule(str(content["kind"]), blocks, **numbers, **marks)  # type: ignore[arg-type]
+    except (AssertionError, KeyError, TypeError, ValueError):
+        return None
