@@ -29,7 +29,7 @@ from lamina.schedule.gpu_facts import (
 )
 from lamina.schedule.gpu_in_common import apart_in_common, rows_in_common, whole_accesses
 from lamina.schedule.gpu_reductions import Reductions
-from lamina.schedule.gpu_refine import refined
+from lamina.schedule.gpu_refine import REGISTERS, refined
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_work import computes_at_points
 from lamina.schedule.product_tiles import product_schedules
@@ -50,8 +50,8 @@ eight, 43.4 with four). Where all accesses are wide each thread takes one (H200,
 """
 _SMALLEST, _LARGEST = 128, 2048
 """Points of the smallest elementwise tile, and of one that is not made smaller."""
-_REGISTERS, _WARPS, _SHORTEST, _FEW_WARPS = 50, 12, 8, 4
-"""Registers of a thread as estimated, warps of a multiprocessor and rows of a tile down to which tiles of columns of
+_WARPS, _SHORTEST, _FEW_WARPS = 12, 8, 4
+"""Warps of a multiprocessor and rows of a tile down to which tiles of columns of
 which much is computed are cut, and their warps: special functions take as many registers again (arc tangents of two:
 the compiler spilled at an estimate of 117). (H100, four warps, 150 instructions at a point, 64, 16 and 8 rows of 64
 columns: not compiled in three seconds, 1040 us and 548; arc tangents of two, 32 rows and a quarter: 381 us and 288.)
@@ -93,7 +93,7 @@ def _with_room(
     def fits(schedule: GpuSchedule) -> bool:
         expected = cost(schedule)
         wanted = min(_WARPS, -(-expected.programs // target.processors) * schedule.warps)
-        return expected.registers <= _REGISTERS and expected.resident * schedule.warps >= wanted
+        return expected.registers <= REGISTERS and expected.resident * schedule.warps >= wanted
 
     points = prod(b.size for b in found.blocks)
     own = found.stages == 1 and points <= 8 * 32 * found.warps  # columns that are not read ahead

@@ -10,8 +10,8 @@ from lamina.ir.plan import Block, GpuSchedule
 
 __all__ = ["around", "length_of", "searchable", "with_sizes", "with_warps"]
 
-_LARGEST, _EACH = 16384, 128
-"""Points of a tile, and of a thread."""
+_LARGEST = 16384
+"""Points of a tile, of a warp a quarter."""
 
 
 def searchable(schedule: GpuSchedule) -> bool:
@@ -34,7 +34,7 @@ def around(schedule: GpuSchedule, lengths: Mapping[str, int], factor: int) -> It
         *_with_stages(schedule),
     ):
         points = prod(b.size for b in found.blocks)
-        if points <= max(_LARGEST, prod(b.size for b in schedule.blocks)) and points <= _EACH * 32 * found.warps:
+        if points <= max(_LARGEST, prod(b.size for b in schedule.blocks)) and points <= _LARGEST // 4 * found.warps:
             yield found
 
 

@@ -16,44 +16,40 @@ from lamina.ir.plan import GpuSchedule
 from lamina.schedule.gpu_cost import CostModel
 from lamina.schedule.gpu_facts import ENOUGH_WARPS, MUCH, NestFacts
 from lamina.schedule.gpu_neighbours import around, length_of, searchable
-from lamina.schedule.gpu_work import NEAR, SECTOR, computing_us
+from lamina.schedule.gpu_work import LAUNCH, NEAR, SECTOR, executed
 
-__all__ = ["ExpectedTime", "refined"]
+__all__ = ["REGISTERS", "ExpectedTime", "refined"]
 
 _PROMISE = 1.5
-"""How many times as fast another schedule must be expected."""
-_FAR = 2.0
-"""How many times as long as its bytes and instructions a nest is expected to take before others are looked at."""
-_LEAST_US = 3.0
-"""Microseconds of bytes and instructions of a nest that is looked at."""
-_REGISTERS, _CROWDED = 48, 4.0
-"""Registers of a thread, as estimated, from which on each as many more adds so many times the arithmetic's time."""
-_HIDDEN = 0.7
-"""Power of the share of warps that hide latency with which arithmetic slows down where they are too few."""
-_STEPS = 12
+"""How many times as fast another schedule must be expected to be; and how many times as long as its bytes and
+instructions a nest is expected to take before others are looked at.
+"""
+REGISTERS = 50
+"""Registers of a thread as estimated: with more, arithmetic waits for what other programs would hide."""
 _KINDS = ("columns", "loops", "mixed", "scan")
 """Kinds of schedules that are looked at. (H200, kernels of generated programs, 43 of them that took 10 us or more: the
-geometric mean of the speed is 1.64 times the rules', five lost. Elementwise kernels lost as often as
-they gained, down to a tenth of the speed.)
-"""
-_PLENTY = 4
-"""Programs of a processor that are plenty."""
-_WARPS = 16
-"""Warps of a program up to which others are looked at: more wait for each other (columns of 132 x 49,152, whole in four
-warps 14.4 us, in 32 49.7).
+geometric mean of the speed is 1.64 times the rules', five lost. Elementwise kernels lost as often as they gained, down
+to a tenth of the speed; so did columns held whole by 32 warps: 132 x 49,152 took 14.4 us in four and 49.7.)
 """
 
 
 class ExpectedTime:
-    """Microseconds that schedules of one nest are expected to take; ``extents`` gives each axis its length."""
+    """Microseconds that schedules of one nest are expected to take; ``extents`` gives each axis its length.
+
+    ``least``: those of its bytes and instructions alone; ``bytes``: what memory moves in that time.
+    """
 
     def __init__(self, facts: NestFacts, extents: Mapping[str, int]) -> None:
         self.target, self.extents = facts.target, extents
         self.cost = CostModel(facts.nest, facts.dtypes, facts.target, extents)
         self.instructions = facts.instructions
         nbytes = sum(prod(extents[a] for a in axes) * size for axes, size, _ in self.cost.accesses)
-        self.memory = nbytes / (1e3 * facts.target.copy_gbs)
-        self.least = self.memory + computing_us(self.instructions * prod(extents.values()))
+        self.bytes = nbytes + executed(self.instructions * prod(extents.values()))
+        self.memory, self.least = self._us(nbytes), self._us(self.bytes)
+
+    def _us(self, nbytes: float) -> float:
+        """Microseconds in which memory moves so many bytes."""
+        return nbytes / (1e3 * self.target.copy_gbs)
 
     def __call__(self, schedule: GpuSchedule) -> float:
         """What memory or arithmetic takes, whichever is more, and half of the other."""
@@ -62,10 +58,10 @@ class ExpectedTime:
         for block in schedule.blocks:
             computed *= -(-length_of(block, self.extents) // block.size) * block.size
         warps = min(cost.resident, -(-cost.programs // processors)) * schedule.warps
-        hidden = min(1.0, warps / ENOUGH_WARPS) ** _HIDDEN * min(1.0, cost.programs / processors)
+        hidden = min(1.0, warps / ENOUGH_WARPS) * min(1.0, cost.programs / processors)
         memory = self.memory / cost.share * self._beside(schedule)
-        crowded = max(0, cost.registers - _REGISTERS) / _REGISTERS
-        arithmetic = computing_us(self.instructions * computed) / hidden * (1 + _CROWDED * crowded)
+        crowded = (max(cost.registers, REGISTERS) / REGISTERS) ** 2
+        arithmetic = self._us(executed(self.instructions * computed)) / hidden * crowded
         return max(memory, arithmetic) + min(memory, arithmetic) / 2
 
     def _beside(self, schedule: GpuSchedule) -> float:
@@ -95,22 +91,21 @@ def refined(
         return found
     expected = ExpectedTime(facts, extents)
     programs, processors = expected.cost.programs(found), facts.target.processors
-    known = found.kind == "mixed" and (facts.bytes() <= 2 or programs >= _PLENTY * processors)
+    known = found.kind == "mixed" and (facts.bytes() <= 2 or programs * found.warps >= ENOUGH_WARPS * processors)
     if 2 * programs >= processors and (known or facts.instructions < MUCH):
         return found
     before = expected(found)
-    if expected.least < _LEAST_US or before < _FAR * expected.least:
+    if expected.bytes < LAUNCH or before < _PROMISE * expected.least:
         return found
     best, time, seen = found, before, {found}
 
     def is_alike(schedule: GpuSchedule) -> bool:
-        return schedule.stages == found.stages and schedule.warps <= max(_WARPS, found.warps)
+        return schedule.stages == found.stages and schedule.warps <= max(ENOUGH_WARPS, found.warps)
 
-    for _ in range(_STEPS):
+    while True:
         near = [s for s in dict.fromkeys(map(fits, around(best, extents, 2))) if s not in seen and is_alike(s)]
         seen.update(near)
         fastest = min(near, key=expected, default=None)
         if fastest is None or (took := expected(fastest)) >= time:
-            break
+            return best if time * _PROMISE <= before else found
         best, time = fastest, took
-    return best if time * _PROMISE <= before else found

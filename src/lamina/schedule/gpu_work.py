@@ -32,20 +32,20 @@ from lamina.schedule.buffer_facts import estimate
 from lamina.schedule.gpu_cost import phases
 
 __all__ = [
+    "LAUNCH",
     "NEAR",
     "SECTOR",
     "computes",
     "computes_at_points",
-    "computing_us",
+    "executed",
     "instructions",
     "instructions_of",
     "moved",
     "work",
 ]
 
-_LAUNCH = 5e6
+LAUNCH = 5e6
 """Two microseconds: a launch within a recorded graph, and what is idle at the ends of two kernels."""
-_BYTES_A_MICROSECOND = 2.6e6
 _INSTRUCTION = 0.12
 """An instruction at one point, where multiprocessors issue seven in ten of what they could."""
 _CHAIN = 4e3
@@ -113,9 +113,9 @@ def instructions(nest: Nest, buffers: Mapping[str, Buffer]) -> float:
     return sum(instructions_of(eqn) * counted.times(counted.axes(eqn)) for eqn in nest.body)
 
 
-def computing_us(count: float) -> float:
-    """Microseconds in which a GPU executes so many instructions of threads."""
-    return count * _INSTRUCTION / _BYTES_A_MICROSECOND
+def executed(count: float) -> float:
+    """The time of so many instructions of threads, in bytes."""
+    return count * _INSTRUCTION
 
 
 def computes(nest: Nest, buffers: Mapping[str, Buffer]) -> bool:
@@ -180,8 +180,8 @@ class _Work:
             instructions += count * self.times(self.axes(eqn))
         computed = instructions * _INSTRUCTION
         if any(isinstance(eqn, Scan) for eqn in self.nest.body):
-            return _LAUNCH + _CHAIN * chain + nbytes + _SCANNED * computed
-        return _LAUNCH + _CHAIN * chain + max(nbytes, computed) + _OVERLAP * min(nbytes, computed)
+            return LAUNCH + _CHAIN * chain + nbytes + _SCANNED * computed
+        return LAUNCH + _CHAIN * chain + max(nbytes, computed) + _OVERLAP * min(nbytes, computed)
 
     def axes(self, eqn: object) -> frozenset[str]:
         """The axes over which an equation is done again and again."""

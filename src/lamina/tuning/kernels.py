@@ -14,7 +14,7 @@ from lamina.ir.plan import KernelCall
 from lamina.ir.predicated import predicated_branches
 from lamina.schedule.gpu_facts import NestFacts
 from lamina.schedule.gpu_target import GpuTarget
-from lamina.schedule.gpu_work import computing_us
+from lamina.schedule.gpu_work import executed
 
 __all__ = ["axis_lengths", "expected_us", "label_of", "memory", "moved_bytes", "sizes_known", "untimeable"]
 
@@ -89,7 +89,7 @@ def expected_us(
 ) -> float:
     """Microseconds that a GPU kernel of the nest should take: those of its bytes and those of its instructions."""
     points = prod(lengths.values())
-    return bound + computing_us(NestFacts(nest, dtypes, target).instructions * points)
+    return bound + executed(NestFacts(nest, dtypes, target).instructions * points) / (1e3 * target.copy_gbs)
 
 
 def axis_lengths(nest: Nest, call: KernelCall) -> dict[str, int]:
