@@ -18,18 +18,19 @@ from lamina.schedule.gpu_facts import ENOUGH_WARPS, MUCH, NestFacts
 from lamina.schedule.gpu_neighbours import around, length_of, searchable
 from lamina.schedule.gpu_work import LAUNCH, NEAR, SECTOR, executed
 
-__all__ = ["REGISTERS", "ExpectedTime", "refined"]
+__all__ = ["HOPELESS", "REGISTERS", "ExpectedTime", "refined"]
 
-_PROMISE = 1.5
-"""How many times as fast another schedule must be expected to be; and how many times as long as its bytes and
-instructions a nest is expected to take before others are looked at.
+HOPELESS = 0.6
+"""Share of another's expected speed below which a schedule is no candidate, and the rules' choice is left. Where that
+is expected to reach this share of the speed of its bytes and instructions, no other is looked at.
 """
 REGISTERS = 50
 """Registers of a thread as estimated: with more, arithmetic waits for what other programs would hide."""
 _KINDS = ("columns", "loops", "mixed", "scan")
-"""Kinds of schedules that are looked at. (H200, kernels of generated programs, 43 of them that took 10 us or more: the
-geometric mean of the speed is 1.64 times the rules', five lost. Elementwise kernels lost as often as they gained, down
-to a tenth of the speed; so did columns held whole by 32 warps: 132 x 49,152 took 14.4 us in four and 49.7.)
+"""Kinds of schedules that are looked at. (H200, 43 kernels of generated programs that took 10 us or more, with weights
+a little different from today's: the geometric mean of the speed was 1.64 times the rules', five lost. Elementwise nests
+lost as often as they gained, down to a tenth of the speed; so did columns held whole by 32 warps: 132 x 49,152 took
+14.4 us in four and 49.7.)
 """
 
 
@@ -95,7 +96,7 @@ def refined(
     if 2 * programs >= processors and (known or facts.instructions < MUCH):
         return found
     before = expected(found)
-    if expected.bytes < LAUNCH or before < _PROMISE * expected.least:
+    if expected.bytes < LAUNCH or HOPELESS * before < expected.least:
         return found
     best, time, seen = found, before, {found}
 
@@ -107,5 +108,5 @@ def refined(
         seen.update(near)
         fastest = min(near, key=expected, default=None)
         if fastest is None or (took := expected(fastest)) >= time:
-            return best if time * _PROMISE <= before else found
+            return best if time <= HOPELESS * before else found
         best, time = fastest, took

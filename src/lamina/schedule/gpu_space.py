@@ -12,6 +12,7 @@ from lamina.schedule.gpu import choose, fitter
 from lamina.schedule.gpu_cost import Cost, CostModel
 from lamina.schedule.gpu_facts import guess
 from lamina.schedule.gpu_neighbours import length_of, with_sizes, with_warps
+from lamina.schedule.gpu_refine import HOPELESS
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.product_tiles import product_schedules
 from lamina.schedule.register_resident import register_resident_loops
@@ -20,10 +21,6 @@ __all__ = ["MOST", "Ranked", "candidates"]
 
 MOST = 8
 """Schedules of one kernel that are timed at most, the model's own included."""
-_HOPELESS = 0.6
-"""Share of the best guess's expected speed below which a schedule is no candidate."""
-
-
 _SHORTEST_LOOP = 2048
 """Points of a row's tile, and of the shortest row that is gone over in tiles."""
 _LONGEST_ROW = 65536
@@ -66,7 +63,7 @@ def candidates(
             fits = fitting(schedule)
             if fits not in found:
                 found[fits] = cost(fits)
-    least = _HOPELESS * found[first].share
+    least = HOPELESS * found[first].share
     rest = sorted((s for s in found if s != first and found[s].share >= least), key=lambda s: -found[s].share)
     own = choose(nest, dtypes, target) if first.cluster else first
     held = register_resident_loops(nest, dtypes, target, own, lengths) if alone else []
