@@ -36,6 +36,7 @@ from lamina.capture.frame_hook.torch_private import take_off_lost_hook
 from lamina.capture.guards.torch_private import invalidate_isolated
 from lamina.capture.metaclasses.torch_private import break_at_metaclasses
 from lamina.capture.missing_attributes.torch_private import note_missing_attributes
+from lamina.capture.optimizers.torch_private import correct_optimizers
 from lamina.capture.python_numbers.torch_private import correct_numbers
 from lamina.capture.python_ranges.torch_private import correct_ranges
 from lamina.capture.torch_functions.torch_private import correct_functions
@@ -214,6 +215,7 @@ break_at_comparisons()
 correct_numbers()
 correct_ranges()
 correct_functions()
+correct_optimizers()
 break_at_metaclasses()
 keep_cached_results()
 invalidate_isolated()

@@ -1,0 +1,1 @@
+"""Steps of optimizers, as a trace sees them."""

@@ -1,0 +1,92 @@
+"""What Dynamo's traces of optimizers compute otherwise than eager; names as read in torch 2.11 to 2.13."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.functions import UserFunctionVariable
+from torch._dynamo.variables.optimizer import OptimizerVariable
+from torch._dynamo.variables.tensor import TensorVariable
+from torch.optim.optimizer import _get_value
+
+from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
+
+__all__ = ["correct_optimizers"]
+
+_OF_ONE_TENSOR = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.Adamax)
+"""Optimizers with a way for parameters on a CPU that a trace can follow, besides the one for CUDA graphs."""
+
+
+def correct_optimizers() -> None:
+    """Replace Dynamo's methods, once, for traces of Lamina's."""
+    _take_the_way_of_eager()
+    _count_steps_in_double_precision()
+
+
+def _take_the_way_of_eager() -> None:
+    """Let steps on a CPU compute what they do in eager.
+
+    Dynamo traces all of them as if they were to be CUDA graphs (``capturable=True``). Adam's divides by the learning
+    rate then: where that is zero and no gradient has come yet, parameters become NaN.
+    """
+    set_any = OptimizerVariable._set_capturable
+
+    @functools.wraps(set_any)
+    def set_capturable(self: Any, tx: Any) -> None:
+        set_any(self, tx)
+        if not isinstance(self.value, _OF_ONE_TENSOR) or not compiles_for_lamina(tx.output):
+            return
+        groups = tx.output.side_effects[self.value.param_groups]
+        for group, variable in zip(self.value.param_groups, groups.items, strict=True):
+            if not group["capturable"] and not group.get("foreach") and all(p.is_cpu for p in group["params"]):
+                for key in variable.items:
+                    if key.vt.is_python_constant() and key.vt.as_python_constant() == "capturable":
+                        variable.items[key] = ConstantVariable.create(False)
+
+    OptimizerVariable._set_capturable = set_capturable  # type: ignore[method-assign]
+
+
+def _count_steps_in_double_precision() -> None:
+    """Let powers of what an optimizer counts be of double precision, as those of Python's numbers are.
+
+    Eager takes the count of steps out of its tensor. ``1 - 0.999 ** step`` of a tensor of single precision has but
+    four digits at the first steps.
+    """
+    call_any, add_any = UserFunctionVariable.call_function, getattr(TensorVariable, "method_addcdiv_", None)
+
+    @functools.wraps(call_any)
+    def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        found = call_any(self, tx, args, kwargs)
+        if self.fn is _get_value and _is_single(found) and compiles_for_lamina(tx.output):
+            return _to(tx, found, torch.float64)
+        return found
+
+    UserFunctionVariable.call_function = call  # type: ignore[method-assign]
+    if add_any is None:
+        return
+
+    @functools.wraps(add_any)
+    def add(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        value = kwargs.get("value")
+        if isinstance(value, TensorVariable) and value.dtype == torch.float64 and compiles_for_lamina(tx.output):
+            if self.dtype != torch.float64:
+                kwargs["value"] = _to(tx, value, torch.float32)
+        return add_any(self, tx, *args, **kwargs)
+
+    TensorVariable.method_addcdiv_ = add  # type: ignore[method-assign]
+
+
+def _is_single(variable: Any) -> bool:
+    """Whether it is a number of single precision on a CPU."""
+    if not isinstance(variable, TensorVariable):
+        return False
+    return variable.dtype == torch.float32 and variable.device == torch.device("cpu") and variable.ndim == 0
+
+
+def _to(tx: Any, tensor: Any, dtype: torch.dtype) -> VariableTracker:
+    found: VariableTracker = tensor.call_method(tx, "to", [ConstantVariable.create(dtype)], {})
+    return found
