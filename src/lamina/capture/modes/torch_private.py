@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 from torch.utils._device import DeviceContext
 
 from lamina.base.modes import SWITCHED_BY_HAND
+from lamina.capture.modes.frame_reads import asks_for_own_frame
 from lamina.capture.modes.handlers import caught_errors
 from lamina.capture.modes.switches import (
     enters_by_hand,
@@ -50,6 +51,8 @@ def refused_frame(code: CodeType) -> str:
         code.co_flags & inspect.CO_COROUTINE
     ):  # what Dynamo makes of one ends the process when it is freed, whatever the backend
         return COROUTINE(name=code.co_qualname)
+    if name := asks_for_own_frame(code):
+        return f"it calls {name}, which looks for its variables where Python keeps them"
     if returns_gradient_mode(code):
         return f"{code.co_qualname} returns a context manager of the grad mode"
     return _refused_code([code])

@@ -72,9 +72,9 @@ def _count_steps_in_double_precision() -> None:
     @functools.wraps(add_any)
     def add(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         value = kwargs.get("value")
-        if isinstance(value, TensorVariable) and value.dtype == torch.float64 and compiles_for_lamina(tx.output):
-            if self.dtype != torch.float64:
-                kwargs["value"] = _to(tx, value, torch.float32)
+        double = isinstance(value, TensorVariable) and value.dtype == torch.float64 != self.dtype
+        if double and compiles_for_lamina(tx.output):
+            kwargs["value"] = _to(tx, value, torch.float32)
         return add_any(self, tx, *args, **kwargs)
 
     TensorVariable.method_addcdiv_ = add  # type: ignore[method-assign]

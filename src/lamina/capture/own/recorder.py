@@ -27,6 +27,7 @@ from lamina.capture.own.places import by_interpreter
 from lamina.capture.own.results import become, computed_before, distinct
 from lamina.capture.own.reuse.run import Run
 from lamina.capture.own.reuse.values import is_read
+from lamina.capture.own.saved_tensors.torch_private import HookedAs, hooks_on_saved_tensors
 from lamina.capture.own.segment import Segment, is_quiet
 from lamina.capture.own.sharing.families import Families
 from lamina.capture.own.torch_calls import (
@@ -113,6 +114,7 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.regions, self.place, self.handled, self.whole = regions, place, handled, whole
+        self.hooks = hooks_on_saved_tensors()
         self.broken = ""
         self.unhandled: type[Unhandled] | None = None
         self.segment: Segment | None = None
@@ -207,7 +209,7 @@ class Recorder(TorchFunctionMode):
 
     def _recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """The pending result of a call that the graph holds now; None if it cannot hold it."""
-        if torch.is_inference_mode_enabled() or kwargs.get("requires_grad"):
+        if torch.is_inference_mode_enabled() or kwargs.get("requires_grad") or hooks_on_saved_tensors() != self.hooks:
             return None
         if self.segment is not None and self.segment.state[1] != autocast_states():
             self.flush()
@@ -347,7 +349,7 @@ class Recorder(TorchFunctionMode):
             return
         outputs = [nodes.get(id(made)) or segment.nodes[id(made._fake)] for made in left]
         grad = torch.is_grad_enabled()
-        with without_function_modes(), Autocast(segment.state[1]):
+        with without_function_modes(), Autocast(segment.state[1]), HookedAs(self.hooks):
             try:
                 SET_GRAD(segment.state[0])
                 computed_before(error, segment.graph, segment.inputs, left, outputs)
@@ -377,7 +379,7 @@ class Recorder(TorchFunctionMode):
     def _fill(self, segment: Segment, key: Any, alive: list[Pending], outputs: list[Node]) -> None:
         """Compile a graph, unless it is compiled, run it, and put its results in place."""
         grad, failed, aliased = torch.is_grad_enabled(), None, False
-        with without_function_modes(), Autocast(segment.state[1]):
+        with without_function_modes(), Autocast(segment.state[1]), HookedAs(self.hooks):
             try:
                 SET_GRAD(segment.state[0])
                 run = self._compiled(segment, key, outputs)

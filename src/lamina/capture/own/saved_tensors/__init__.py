@@ -1,0 +1,1 @@
+"""Hooks on the tensors that a computation saves for its backward."""
