@@ -63,8 +63,9 @@ def raised(x, hooks, packed):
     return y, len(packed)
 
 
-@pytest.mark.parametrize("outer", [None, "outer"])
-@pytest.mark.parametrize("program", [within, before_and_after, nested, raised])
+@pytest.mark.parametrize(
+    ("program", "outer"), [(within, None), (within, "outer"), (before_and_after, None), (nested, None), (raised, None)]
+)
 def test_which_hooks_see_what(program, outer):
     wanted = run(lambda f: f, program, outer)
     found = run(lambda f: lamina.compile(f, options={"capture": "own"}), program, outer)

@@ -19,7 +19,7 @@ def _itself(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class HookedAs:
-    """What is computed within is seen by ``hooks`` as by those of the caller, whatever the program has entered since."""
+    """What is computed within is seen by ``hooks``, whatever hooks the program has entered since."""
 
     def __init__(self, hooks: Any) -> None:
         self.hooks = hooks
