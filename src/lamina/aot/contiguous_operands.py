@@ -1,7 +1,8 @@
 """Captured calls whose results are contiguous in eager, whatever their operands are: made of contiguous operands.
 
-Tracing gives these results the layout of the operands. With a contiguous operand both agree, and eager's kernels copy
-an operand that is not contiguous, or walk through it as if it were: the numbers are the same. What depends on such a
+Tracing gives these results the layout of the operands, as those of a batch norm on a CPU, which are contiguous or have
+channels last. With a contiguous operand both agree, and eager's kernels copy an operand that is not contiguous, or walk
+through it as if it were: the numbers are the same. What depends on such a
 result is traced again, because its layout, and whether it is a view, may be others.
 """
 
@@ -15,7 +16,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from lamina.aot.strides import made_contiguous
+from lamina.aot.strides import format_of_result, made_contiguous
 from lamina.aot.torch_private import is_torch_function, switches_state
 from lamina.base.aliasing import tensors_written
 from lamina.base.captured import argument, example, tensors
@@ -37,7 +38,7 @@ def with_contiguous_operands(gm: GraphModule) -> GraphModule:
     It is ``gm`` where their results are written to, where a call switches a state of torch, and where what depends on
     them cannot be traced again: a view that is none of the true layout, a size that only data tells.
     """
-    chosen = {node: operand for node in gm.graph.nodes if (operand := _deciding(node)) is not None}
+    chosen = {node: found for node in gm.graph.nodes if (found := _deciding(node)) is not None}
     if not chosen or any(switches_state(node.target) for node in gm.graph.nodes):
         return gm
     dependent = _dependent(gm, chosen)
@@ -54,18 +55,24 @@ def with_contiguous_operands(gm: GraphModule) -> GraphModule:
     return graph_module(gm, graph, with_meta=False)
 
 
-def _deciding(node: Node) -> Node | None:
-    """The operand of a call that must be contiguous for tracing to be right, None if there is none, or it is so."""
+_Operand = tuple[Node, torch.memory_format]
+
+
+def _deciding(node: Node) -> _Operand | None:
+    """The operand of a call that must be contiguous, in a format, for tracing to be right, None if it is or none is."""
     if node.op not in ("call_function", "call_method") or node.kwargs.get("inplace") or "out" in node.kwargs:
         return None
+    wanted = format_of_result(node)
+    if wanted is not None and isinstance(node.args[0], Node):
+        return node.args[0], wanted
     place = made_contiguous(operation_name(node.target), [argument(one) for one in node.args])
     operand = None if place is None else node.args[place]
     if not isinstance(operand, Node) or contiguous(example(operand)):
         return None
-    return operand if example(operand).layout is torch.strided else None
+    return (operand, torch.contiguous_format) if example(operand).layout is torch.strided else None
 
 
-def _dependent(gm: GraphModule, chosen: dict[Node, Node]) -> list[Node]:
+def _dependent(gm: GraphModule, chosen: dict[Node, _Operand]) -> list[Node]:
     """The calls of ``chosen``, and all that depends on their results."""
     found: dict[Node, None] = {}
     for node in gm.graph.nodes:
@@ -74,13 +81,15 @@ def _dependent(gm: GraphModule, chosen: dict[Node, Node]) -> list[Node]:
     return list(found)
 
 
-def _again(node: Node, operand: Node | None, graph: Graph, made: Made) -> Node:
-    """The call with a contiguous ``operand``, if it is one of those, and with the value that tracing has for it now."""
+def _again(node: Node, changed: _Operand | None, graph: Graph, made: Made) -> Node:
+    """The call with an operand ``changed``, if it is one of those, and with the value that tracing has for it now."""
     if not tensors(node) or (node.op == "call_function" and not is_torch_function(node.target)):
         raise _NotTracedAgain
     given = dict(made)
-    if operand is not None:
-        copy = graph.call_method("contiguous", (made[operand],))
+    if changed is not None:
+        operand, wanted = changed
+        options: dict[str, Any] = {} if wanted is torch.contiguous_format else {"memory_format": wanted}
+        copy = graph.call_method("contiguous", (made[operand],), options)
         copy.meta = {**node.meta, "example_value": _value(copy, example(operand).requires_grad)}
         given[operand] = copy
     args, kwargs = map_arg((node.args, node.kwargs), given.__getitem__)

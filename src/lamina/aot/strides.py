@@ -11,13 +11,14 @@ from torch.fx import GraphModule, Node
 from lamina.aot import eager_reasons
 from lamina.aot.gaps import LAID_OUT_AS_FIRST, has_gaps
 from lamina.aot.layouts import same_strides
+from lamina.aot.torch_private import suggested_format
 from lamina.base.captured import argument, example, memory
 from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import DataDependentGuard, contiguous, is_fake, is_sure
 from lamina.ops.calls import names
 
-__all__ = ["made_contiguous", "misplaced_result"]
+__all__ = ["format_of_result", "made_contiguous", "misplaced_result"]
 
 _AS_A_SUM = names(lambda function: function.laid_out_as_sum)
 _DIVISIONS = frozenset(("div", "divide", "true_divide"))
@@ -39,10 +40,8 @@ def misplaced_result(gm: GraphModule) -> Reason | None:
         copies = operation_name(node.target) in LAID_OUT_AS_FIRST
         if copies and memory(example(node)) in returned and has_gaps(example(node)):
             return eager_reasons.MEMORY_WITH_GAPS(place=source_of(node))
-        if node.op == "call_function" and operation_name(node.target) == "batch_norm" and node.args:
-            image = example(node.args[0])
-            if isinstance(image, torch.Tensor) and image.device.type == "cpu" and not _plain(image):
-                return eager_reasons.MISPLACED_RESULT(place=source_of(node))
+        if _is_of_another_layout(node):
+            return eager_reasons.MISPLACED_RESULT(place=source_of(node))
         if node.op in ("call_function", "call_method") and _misplaced(node):
             return eager_reasons.MISPLACED_RESULT(place=source_of(node))
     return None
@@ -64,6 +63,26 @@ def _misplaced(node: Node) -> bool:
         return _differs(example(node), _in_eager(name, operands, bool(node.kwargs.get("rounding_mode"))))
     except DataDependentGuard:
         return True
+
+
+def format_of_result(node: Node) -> torch.memory_format | None:
+    """The format of a batch norm's result on a CPU, where tracing gives it the strides of an operand that has another;
+    ``None`` where tracing is right, and where only sizes known at run time tell.
+    """
+    if not _is_of_another_layout(node):
+        return None
+    image = example(node.args[0])
+    if any(isinstance(n, torch.SymInt) for n in (*image.shape, *image.stride())):
+        return None
+    found: torch.memory_format = suggested_format(image)
+    return None if contiguous(image, found) else found
+
+
+def _is_of_another_layout(node: Node) -> bool:
+    if node.op != "call_function" or operation_name(node.target) != "batch_norm" or not node.args:
+        return False
+    image = example(node.args[0])
+    return isinstance(image, torch.Tensor) and image.device.type == "cpu" and not _plain(image)
 
 
 def made_contiguous(name: str, operands: Sequence[Any]) -> int | None:
