@@ -141,6 +141,20 @@ def test_costly_values_of_a_table_are_not_computed_again_in_each_row(places: int
     assert nests(fused(turned, torch.randn(places, 16, 64), torch.randn(places, 16, 1))) == 1, "once for a row"
 
 
+def test_parts_of_a_larger_tensor_are_no_copies_of_their_own() -> None:
+    """As in a shift of some channels by assignments: each part is a fraction of what it is copied from."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        result = torch.zeros_like(x)
+        for k in range(0, 6, 2):
+            lines = result[k : k + 2]
+            part = torch.ops.aten.copy(lines[:, 1:], x[k : k + 2, :-1])
+            result = torch.slice_scatter(result, torch.slice_scatter(lines, part, 1, 1), 0, k, k + 2)
+        return result * 2 + x
+
+    assert nests(fused(function, torch.randn(6, 9))) == 1
+
+
 def test_writes_to_an_input_come_after_its_readers() -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         total = x.sum(0)

@@ -127,11 +127,22 @@ def _is_cheap(facts: StepFacts, uses: _Uses, buffers: BufferFacts) -> bool:
         return facts.cost <= 3 * _CHEAP
     if name in buffers.library_reads:
         return False
-    size = buffers.bytes[name]
-    grows = sum(buffers.bytes[b] for b in facts.loads) > 2 * size
+    size, read = buffers.bytes[name], _bytes_read(name, facts, buffers)
+    grows = sum(read.values()) > 2 * size
     limit = _CHEAP if uses.readers[name] > 1 else 2 * _CHEAP
-    large = [b for b in facts.loads if 8 * buffers.bytes[b] >= size]
+    large = [b for b, count in read.items() if 8 * count >= size]
     return facts.cost <= limit and len(large) <= 2 and len(facts.loads) <= 4 and not grows
+
+
+def _bytes_read(name: str, facts: StepFacts, buffers: BufferFacts) -> dict[str, int]:
+    """How much of each operand makes ``name``: on a CPU of a larger tensor no more than there are points, as of a part
+    of it that is copied.
+    """
+    if buffers.on_gpu(name):
+        return {b: buffers.bytes[b] for b in facts.loads}
+    points = estimate(prod(buffers.buffers[name].shape))
+    wide = {b: DTYPES[buffers.buffers[b].dtype].size for b in facts.loads}
+    return {b: min(buffers.bytes[b], len(places) * points * wide[b]) for b, places in facts.loads.items()}
 
 
 def _is_computable(facts: StepFacts, uses: _Uses, buffers: BufferFacts) -> bool:
