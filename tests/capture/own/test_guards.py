@@ -184,6 +184,14 @@ def test_an_equal_number_in_another_place_is_learnt() -> None:
     assert not checked.holds()
 
 
+@pytest.mark.parametrize("state", [torch.no_grad, torch.inference_mode])
+def test_the_machine_works_whichever_state_it_is_first_wanted_in(state: Callable[[], Any]) -> None:
+    machine = guard_machine()
+    assert machine is not None
+    with state():
+        assert machine_of(machine.handle) is not None
+
+
 def test_without_a_compiler_facts_are_asked_in_python(tmp_path) -> None:
     assert machine_of_options(Options(cxx=str(tmp_path / "none"), cache=False)) is None
     call = interpreted_callable(lambda x: x + 1, backend_callable=lambda gm, _: gm.forward, record=Record())

@@ -14,6 +14,7 @@ import torch
 from lamina.capture.own.guards.layouts import Layouts, layouts
 from lamina.capture.own.guards.tensor_layouts import MOST_LEAF, MOST_WORDS
 from lamina.capture.own.guards.torch_private import ASKED, STATES, functions_of_state
+from lamina.capture.own.torch_private import without_function_modes
 
 __all__ = ["HOW", "Library", "machine_of", "machine_source", "state_words"]
 
@@ -117,8 +118,12 @@ def state_words(library: Library) -> tuple[int, ...]:
 
 
 def machine_of(handle: ctypes.CDLL) -> Library | None:
-    """The machine whose code was loaded; None where it cannot work with this interpreter or this torch."""
-    with suppress(Exception):  # what is only faster must not keep a call from being done
+    """The machine whose code was loaded; None where it cannot work with this interpreter or this torch.
+
+    The experiments are made in the usual state of torch, whichever the call is made in that wants the machine first.
+    """
+    # what is only faster must not keep a call from being done
+    with suppress(Exception), without_function_modes(), torch.inference_mode(False), torch.enable_grad():
         return _made(handle)
     return None
 
