@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from lamina.base.reasons import Reason
 from lamina.ir.access import contiguous_axes
-from lamina.ir.index import Atom, Expr, as_expr, prod
+from lamina.ir.index import Atom, Axis, Expr, as_expr, prod
 from lamina.ir.loops import Check, Compute, Load, Nest, Reduce, Scan, Store, axes_of, axes_of_values, operands
 from lamina.ir.ops import OPS
 from lamina.schedule import reasons
@@ -228,8 +228,8 @@ class Joiner:
             if long.nest is None or long.facts is None or short.facts is None or short.nest is None:
                 continue
             for axis in row_axes(long.nest, long.facts, short.facts):
-                if self.numerics == "eager" and any(isinstance(e, Reduce) for e in long.nest.body):
-                    continue  # sums keep their order
+                if self._loses_by_rows(long.nest, long.facts, axis, first.writes & second.reads):
+                    continue
                 nest = without_axis(long.nest, axis)
                 if nest is None:
                     continue
@@ -238,6 +238,18 @@ class Joiner:
                 if isinstance(result, Group):
                     return result
         return None
+
+    def _loses_by_rows(self, nest: Nest, facts: StepFacts, axis: Axis, shared: set[str]) -> bool:
+        """Whether a nest had better not do a row at a point: eager's sums keep their order, and on a GPU threads beside
+        each other read neighbours in memory (H200: five tensors of 309341 rows of 31, 0.61 ms, 0.35 apart).
+        """
+        if self.numerics == "eager" and any(isinstance(e, Reduce) for e in nest.body):
+            return True
+        if not any(map(self.buffers.on_gpu, shared)) or axis.name not in contiguous_axes(nest, self.buffers.buffers):
+            return False
+        places = {**facts.loads, **facts.stores}
+        others = [places[name] for name in places.keys() - shared]
+        return sum(any(axis in e.atoms() for index in found for e in index) for found in others) > 1
 
     def _with_reversed_loop(self, first: Group, second: Group) -> Group | None:
         """The joined group on a GPU, one loop turned around where the second reads backwards what the first writes."""
