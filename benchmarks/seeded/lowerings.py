@@ -13,6 +13,14 @@ _LOWER = "src/lamina/lower"
 
 LOWERINGS = (
     Bug(
+        "negative zeros are sorted before positive ones",
+        "lost order of equal elements",
+        f"{_LOWER}/sorted_rows.py",
+        "ordered = self.b.where(negative_zero, 0, ordered)",
+        "ordered = self.b.where(negative_zero, -1, ordered)",
+        ("tests/lower/test_sorting.py::test_types_and_lengths_in_the_interpreter",),
+    ),
+    Bug(
         "variance with correction above n is not clamped",
         "dropped clamp",
         f"{_LOWER}/reduction.py",
