@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
-from torch._dynamo.variables.lists import BaseListVariable
+from torch._dynamo.variables.lists import BaseListVariable, SizeVariable
 from torch._dynamo.variables.tensor import NumpyNdarrayVariable, SymNodeVariable, TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+from torch._dynamo.variables.user_defined import UserDefinedClassVariable
 
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
 
@@ -26,6 +27,23 @@ def correct_functions() -> None:
     _give_inputs_of_dropouts()
     _fill_with_dtypes_of_tensors()
     _break_at_numbers_out_of_range()
+    _make_tensors_of_sizes()
+
+
+def _make_tensors_of_sizes() -> None:
+    """Let ``torch.Tensor(size)`` make a tensor of that size: in a graph a size is a tuple, which stands for values."""
+    call_any = UserDefinedClassVariable.call_function
+    kinds = UserDefinedClassVariable._in_graph_classes()
+
+    @functools.wraps(call_any)
+    def call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if len(args) == 1 and self.value in kinds and compiles_for_lamina(tx.output):
+            size = args[0].realize() if issubclass(type(args[0]), LazyVariableTracker) else args[0]
+            if isinstance(size, SizeVariable) and size.items:
+                args = list(size.items)
+        return call_any(self, tx, args, kwargs)
+
+    UserDefinedClassVariable.call_function = call  # type: ignore[method-assign]
 
 
 def _give_inputs_of_dropouts() -> None:
