@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -11,6 +14,7 @@ from types import FunctionType, ModuleType
 import pytest
 
 import lamina
+from tests.architecture.source import sources
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,6 +42,20 @@ def test_modules_for_users_need_no_import_of_their_own() -> None:
     program = "import lamina; print(lamina.errors.LaminaError.__name__, lamina.extend.rule.__name__)"
     said = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said.split() == ["LaminaError", "rule"]
+
+
+def test_what_is_imported_whatever_is_used_is_a_declared_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {re.split(r"[^\w-]", text)[0] for text in project["dependencies"]} | {"lamina"}
+    declared |= {"sympy", "triton"}  # torch needs the one; files that import the other are loaded where it is
+    wrong = []
+    for file in sources():
+        for node in file.tree.body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            tops = {name.partition(".")[0] for name in names} - {*sys.stdlib_module_names}
+            wrong += [f"{file.at(node)} imports {top}" for top in tops - declared]
+    assert not wrong
 
 
 def test_a_name_that_is_not_there_is_said() -> None:
