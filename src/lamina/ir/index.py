@@ -14,7 +14,7 @@ from math import gcd
 from typing import Any, ClassVar, Self, TypeAlias
 
 from lamina.base.bounded import remember
-from lamina.ir.polynomial import Monomial, Polynomial, has_remainder, order
+from lamina.ir.polynomial import Monomial, Polynomial, divided, has_remainder, order
 
 __all__ = ["Atom", "Axis", "Div", "Expr", "Loaded", "Mod", "Size", "as_expr", "as_expr_atom", "ceildiv", "prod"]
 
@@ -319,33 +319,6 @@ def _join_quotient(terms: dict[Monomial, int], mono: Monomial, atom: Div, const:
     return Expr(tuple(left), const - rest.const) + atom.num * factor
 
 
-def _split(num: Expr, den: Expr) -> tuple[Expr, Expr]:
-    """``num == quotient * den + rest`` with every provably divisible term in the quotient."""
-    if den.is_int:
-        d = den.const
-        quotient = [(m, c // d) for m, c in num.terms if c % d == 0]
-        rest = [(m, c) for m, c in num.terms if c % d]
-        return Expr(tuple(quotient), num.const // d), Expr(tuple(rest), num.const % d)
-    if len(den.terms) != 1 or den.const:
-        return _ZERO, num
-    dmono, dcoef = den.terms[0]
-    q: Expr = _ZERO
-    r: Expr = Expr((), num.const)
-    for mono, coef in num.terms:
-        left: list[Atom] | None = list(mono)
-        for atom in dmono:
-            if left is not None and atom in left:
-                left.remove(atom)
-            else:
-                left = None
-                break
-        if left is not None and coef % dcoef == 0:
-            q = q + (Expr(((tuple(left), coef // dcoef),), 0) if left else Expr((), coef // dcoef))
-        else:
-            r = r + Expr(((mono, coef),), 0)
-    return q, r
-
-
 _MOST = 1 << 16
 """Entries of a cache. A training step of a GPT with twelve layers asks for fewer than a hundred."""
 _QUOTIENTS: dict[tuple[Expr, Expr], Expr] = {}
@@ -369,7 +342,7 @@ def _floordiv(num: Expr, den: Expr) -> Expr:
 
 
 def _divide(num: Expr, den: Expr) -> Expr:
-    quotient, rest = _split(num, den)
+    quotient, rest = divided(num, den)
     if rest.nonnegative() and rest.below(den):
         return quotient
     if den.is_int:
@@ -401,7 +374,7 @@ def _mod(num: Expr, den: Expr) -> Expr:
 
 
 def _remainder(num: Expr, den: Expr) -> Expr:
-    _, rest = _split(num, den)
+    _, rest = divided(num, den)
     if rest.nonnegative() and rest.below(den):
         return rest
     if den.is_int:
@@ -414,7 +387,7 @@ def _remainder(num: Expr, den: Expr) -> Expr:
             return _mod(small, Expr((), den.const // common)) * common
     for mono, coef in rest.terms:
         (atom, *more) = mono
-        if isinstance(atom, Mod) and not more and _split(atom.den, den)[1] == 0:
+        if isinstance(atom, Mod) and not more and divided(atom.den, den)[1] == 0:
             return _mod(rest + (atom.num - as_expr_atom(atom)) * coef, den)  # (k*(e % (n*d)) + f) % d is (k*e + f) % d
     return as_expr_atom(Mod(rest, den))
 

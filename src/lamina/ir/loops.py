@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from lamina.base.dtypes import DTYPES
 from lamina.base.files import text_of
-from lamina.ir.index import Axis, Expr, Loaded, as_expr
+from lamina.ir.index import Axis, Expr, Loaded, as_expr, prod
 
 __all__ = [
     "ERRORS",
@@ -43,6 +44,7 @@ __all__ = [
     "axes_of_values",
     "defined",
     "operands",
+    "row_major_strides",
     "storage_bytes",
 ]
 
@@ -72,6 +74,12 @@ class Buffer:
     strides: tuple[Expr, ...]
     device: str = "cpu"
     kind: str = "temp"
+
+
+@lru_cache(maxsize=4096)
+def row_major_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The strides of contiguous memory of this shape, in elements."""
+    return tuple(prod(shape[k + 1 :]) for k in range(len(shape)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from lamina.base.bounded import remember
 
-__all__ = ["Monomial", "Polynomial", "has_remainder", "order"]
+__all__ = ["Monomial", "Polynomial", "divided", "has_remainder", "order"]
 
 Monomial: TypeAlias = tuple[Any, ...]
 """A product of atoms, in order. An atom is hashable and says by ``rank`` where it stands among other kinds of atoms,
@@ -179,6 +179,36 @@ class Polynomial:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self})"
+
+
+_Polynomial = TypeVar("_Polynomial", bound=Polynomial)
+
+
+def divided(num: _Polynomial, den: _Polynomial) -> tuple[_Polynomial, _Polynomial]:
+    """Quotient and rest, ``num == quotient * den + rest``, with every provably divisible term in the quotient."""
+    make = type(num)
+    if den.is_int:
+        d = den.const
+        quotient = [(m, c // d) for m, c in num.terms if c % d == 0]
+        rest = [(m, c) for m, c in num.terms if c % d]
+        return make(tuple(quotient), num.const // d), make(tuple(rest), num.const % d)
+    if len(den.terms) != 1 or den.const:
+        return make((), 0), num
+    dmono, dcoef = den.terms[0]
+    q, r = make((), 0), make((), num.const)
+    for mono, coef in num.terms:
+        left: list[Any] | None = list(mono)
+        for atom in dmono:
+            if left is not None and atom in left:
+                left.remove(atom)
+            else:
+                left = None
+                break
+        if left is not None and coef % dcoef == 0:
+            q = q + (make(((tuple(left), coef // dcoef),), 0) if left else make((), coef // dcoef))
+        else:
+            r = r + make(((mono, coef),), 0)
+    return q, r
 
 
 def _rank(atom: Any) -> tuple[int, str]:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from lamina.ir.index import Div, Expr, Mod, as_expr
+from lamina.ir.loops import row_major_strides
 from lamina.lower.context import Lowering
-from lamina.lower.values import TensorValue, fresh_dims, row_major_strides
+from lamina.lower.values import TensorValue, fresh_dims
 
 __all__ = ["divided", "reshaped"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from lamina.ir.index import Atom, Axis, Expr, as_expr, prod
-from lamina.ir.loops import Buffer, BufferView
+from lamina.ir.loops import Buffer, BufferView, row_major_strides
 
-__all__ = ["TensorValue", "broadcast_index", "fresh_dims", "is_dense", "linear_view", "row_major_strides", "whole"]
+__all__ = ["TensorValue", "broadcast_index", "fresh_dims", "is_dense", "linear_view", "whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,6 @@ def whole(buffer: Buffer) -> TensorValue:
     return TensorValue(
         buffer.name, buffer.dtype, dims, index, address, buffer.strides == row_major_strides(buffer.shape)
     )
-
-
-@lru_cache(maxsize=4096)
-def row_major_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The strides of a contiguous tensor."""
-    return tuple(prod(shape[k + 1 :]) for k in range(len(shape)))
 
 
 @lru_cache(maxsize=4096)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
 from lamina.base.reasons import Reason
-from lamina.ir.index import Axis, Expr, as_expr
-from lamina.ir.loops import Buffer, Check, Equation, Index, Load, Nest, Random, Reduce, Store
+from lamina.ir.index import Axis, as_expr
+from lamina.ir.loops import Buffer, Check, Equation, Index, Load, Nest, Random, Reduce, Store, row_major_strides
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cutting import NestToCut
 from lamina.schedule.gpu_target import GpuTarget
@@ -43,12 +43,7 @@ class NewNests:
     def temporary(self, name: str, dtype: str, axes: Iterable[Axis]) -> Buffer:
         """A new contiguous buffer over these axes."""
         shape = tuple(a.extent for a in axes)
-        strides: list[Expr] = []
-        step = as_expr(1)
-        for n in reversed(shape):
-            strides.insert(0, step)
-            step = step * n
-        buffer = Buffer(f"{self.facts.nest.name}_{name}", dtype, shape, tuple(strides), self._device())
+        buffer = Buffer(f"{self.facts.nest.name}_{name}", dtype, shape, row_major_strides(shape), self._device())
         self.buffers[buffer.name] = buffer
         return buffer
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.loops import Buffer, Check, Compute, Equation, Load, Nest, Store, defined
-from lamina.schedule import reasons
+from lamina.schedule import work_reasons
 from lamina.schedule.accesses import gathers
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cut_nests import NewNests
@@ -65,7 +65,7 @@ class Passes:
         if best is None:
             return None
         stores, _ = self.new.saved([best])
-        self.new.decide("gathered once", reasons.GATHERED_ONCE(buffer=best))
+        self.new.decide("gathered once", work_reasons.GATHERED_ONCE(buffer=best))
         return replace(self.facts.nest, body=(*self.facts.body, *stores))
 
     def rereading(self, goals: list[int], known: Mapping[str, object], early: list[int]) -> list[Equation]:

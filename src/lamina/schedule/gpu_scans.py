@@ -27,9 +27,10 @@ from lamina.ir.loops import (
     axes_of_values,
     defined,
     operands,
+    row_major_strides,
 )
 from lamina.ir.ops import JOINS, SCANS, neutral
-from lamina.schedule import reasons
+from lamina.schedule import work_reasons
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.loop_reversal import reversed_loops
 from lamina.schedule.scan_chunks import ScanChunks, needed, parts_of_scans
@@ -51,7 +52,7 @@ def scan_in_parts(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget, dec
         return [nest]
     first, last = _InParts(nest, cut, buffers).nests()
     programs = cut.count * prod(a.extent for a in nest.axes if a != cut.axis)
-    decisions.append(Decision("cut", subject, True, reasons.SCAN_IN_PARTS(programs=programs)))
+    decisions.append(Decision("cut", subject, True, work_reasons.SCAN_IN_PARTS(programs=programs)))
     if not cut.axis.extent.is_int:  # nothing says that the parts are many
         return [*first, *last]
     return [*(n for one in first for n in scan_in_parts(one, buffers, target, decisions)), *last]
@@ -88,7 +89,7 @@ def from_the_start(nest: Nest, buffers: dict[str, Buffer], decisions: list[Decis
     backwards = reversed_loops(nest, [along])
     if backwards is None:
         return nest
-    decisions.append(Decision("cut", (nest.name, "scan turned around"), True, reasons.SCAN_TURNED()))
+    decisions.append(Decision("cut", (nest.name, "scan turned around"), True, work_reasons.SCAN_TURNED()))
     return backwards
 
 
@@ -233,12 +234,7 @@ class _InParts:
         while name in self.buffers:
             name += "_"
         shape = tuple(self.numbers.extent if a == self.cut.axis else a.extent for a in self.kept(scan))
-        strides: list[Expr] = []
-        step = as_expr(1)
-        for extent in reversed(shape):
-            strides.append(step)
-            step = step * extent
-        self.buffers[name] = Buffer(name, scan.dtype, shape, tuple(reversed(strides)), self.device, "temp")
+        self.buffers[name] = Buffer(name, scan.dtype, shape, row_major_strides(shape), self.device, "temp")
         return name
 
 

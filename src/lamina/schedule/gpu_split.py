@@ -25,7 +25,7 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
-from lamina.schedule import reasons
+from lamina.schedule import work_reasons
 from lamina.schedule.axis_to_cut import AxisToCut
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cut_choice import CutChoice
@@ -118,9 +118,9 @@ class _Cutter:
             if (rows := self._steps.rows_first(inner)) is not None:
                 return self._again(rows)
             if self._facts.volume(inner) > WIDEST:
-                return self._again(self._unmixed(inner, reasons.ROWS_TOO_WIDE()))
+                return self._again(self._unmixed(inner, work_reasons.ROWS_TOO_WIDE()))
             if self._needed_across(inner):
-                return self._again(self._unmixed(inner, reasons.NEEDED_ACROSS()))
+                return self._again(self._unmixed(inner, work_reasons.NEEDED_ACROSS()))
             others = [p for p in self._facts.reduces if frozenset(self._facts.reduce(p).axes) != inner]
             late = self._facts.depending(set(others))  # a sum around a row's maximum needs that of the whole row
             return self._parts([p for p in others if p not in late], inner)
@@ -192,7 +192,7 @@ class _Cutter:
         runs = self._accesses.fast() in [a.name for a in cut.beside]
         why = "; the points of short contiguous runs apart, for wide accesses" if runs else ""
         why = "; neighbours of short contiguous runs apart, for wide accesses" if cut.dealt else why
-        self._new.decide("in parts", reasons.IN_PARTS(programs=programs, how=why))
+        self._new.decide("in parts", work_reasons.IN_PARTS(programs=programs, how=why))
         kept = set(self._facts.axes) - over
         if all(self._facts.values[n] <= kept for e in remaining for n in (*defined(e), *operands(e))) and all(
             e.axes() <= kept for eqn in remaining if isinstance(eqn, Load | Store) for e in eqn.index

@@ -8,7 +8,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import as_expr
 from lamina.ir.loops import Check, Compute, Equation, Load, Nest, Reduce, Store, defined, operands
 from lamina.ir.ops import JOINS
-from lamina.schedule import reasons
+from lamina.schedule import work_reasons
 from lamina.schedule.accesses import gathers
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cut_nests import NewNests
@@ -40,7 +40,7 @@ class Steps:
         scattered = fast in inner - common and self.accesses.short(fast) and self.facts.size(self.facts.axes) >= MANY
         if self.facts.volume(inner) <= WIDEST and not scattered:
             return None
-        self.new.decide("in steps", reasons.IN_STEPS())
+        self.new.decide("in steps", work_reasons.IN_STEPS())
         return self.in_steps(first, sets, common)
 
     def rows_first(self, inner: frozenset[str]) -> list[Nest] | None:
@@ -74,7 +74,7 @@ class Steps:
             ends += step
             joins += self.joined_step(eqn, load, (), inner)
         early = [p for p in self.facts.goals() if p not in late]
-        self.new.decide("rows first", reasons.IN_STEPS())
+        self.new.decide("rows first", work_reasons.IN_STEPS())
         axes = self.facts.nest.axes
         rows = self.new.nest_of("steps", axes, [*self.facts.slice([*inputs, *early], {}), *ends])
         return [rows, self.new.nest_of("join", axes, [*joins, *self.facts.slice(goals, outs)])]

@@ -11,7 +11,7 @@ from lamina.base.decision import Decision
 from lamina.ir.access import reads
 from lamina.ir.loops import Check, Equation, Index, Load, Nest, Random, Reduce, Scan, Store
 from lamina.ir.use_def import UseDef
-from lamina.schedule import reasons
+from lamina.schedule import work_reasons
 
 __all__ = ["updates_apart"]
 
@@ -34,7 +34,7 @@ def updates_apart(nest: Nest, decisions: list[Decision]) -> list[Nest]:
     changed = {e.buffer for e in first.body if isinstance(e, Store)}
     if len(second.axes) == len(nest.axes) or reads(second) & changed:
         return [nest]
-    decisions.append(Decision("cut", (nest.name, "update apart"), True, reasons.UPDATE_APART()))
+    decisions.append(Decision("cut", (nest.name, "update apart"), True, work_reasons.UPDATE_APART()))
     return [first, second]
 
 

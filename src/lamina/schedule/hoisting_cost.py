@@ -9,11 +9,10 @@ from lamina.ir.index import Div, Expr, Loaded, Mod, as_expr, prod
 from lamina.ir.loops import Buffer, Check, Compute, Constant, Equation, Index, Load, Nest, Store, axes_of, defined
 from lamina.ir.ops import OPS
 from lamina.ir.use_def import UseDef
+from lamina.schedule.target import LANES
 
-__all__ = ["LANES", "Cost", "places_of"]
+__all__ = ["Cost", "places_of"]
 
-LANES = 16
-"""Elements of a vector that prices are given for: float32 with AVX-512."""
 _GATHERED = 2.0
 """Instructions for each element that is loaded by itself."""
 _DIVISION = 8.0

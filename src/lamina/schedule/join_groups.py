@@ -22,6 +22,7 @@ from lamina.schedule.fold_predicates import without_known_predicates
 from lamina.schedule.group import Group, StepFacts, illegal, join, splits_scan
 from lamina.schedule.lifetimes import Lifetimes
 from lamina.schedule.loop_reversal import read_from_their_ends, reversed_loops
+from lamina.schedule.nest_parts import COSTLY
 from lamina.schedule.rolled_loops import rolled_to_match
 from lamina.schedule.whole_rows import row_axes, without_axis
 from lamina.schedule.window_coarsening import sliding_axes
@@ -29,8 +30,8 @@ from lamina.schedule.windows import FEW_PLACES, places
 
 __all__ = ["Joiner"]
 
-_COSTLY, _AGAIN = 12, 4
-"""Instructions of a value, and times it would be computed, from which on it is stored and read instead."""
+_AGAIN = 4
+"""Times that a value of ``COSTLY`` instructions would be computed, from which on it is stored and read instead."""
 _WORTH_A_KERNEL = 500_000
 """Instructions that are worth a kernel of its own, which takes about ten microseconds."""
 _MAX_EQUATIONS = 400
@@ -112,7 +113,7 @@ class Joiner:
         a, b = first.facts, second.facts
         if a is None or b is None or first.nest is None or a.scatters or any(f.reduces or f.scans for f in (a, b)):
             return False
-        if a.cost >= _COSTLY and _cost_of_a_point(first.nest) >= _COSTLY:
+        if a.cost >= COSTLY and _cost_of_a_point(first.nest) >= COSTLY:
             return False
         if not first.writes & second.reads or second.writes & (first.reads | first.writes):
             return False
@@ -184,7 +185,7 @@ class Joiner:
         inner ones, are computed again in each step of a loop around them.
         """
         nest, facts = group.nest, group.facts
-        if nest is None or facts is None or facts.reduces or facts.scans or facts.cost < _COSTLY:
+        if nest is None or facts is None or facts.reduces or facts.scans or facts.cost < COSTLY:
             return False
         if any(map(self.buffers.on_gpu, facts.stores)):
             return False

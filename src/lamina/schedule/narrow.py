@@ -13,7 +13,18 @@ from dataclasses import replace
 from lamina.base.decision import Decision
 from lamina.ir.access import reads, writes
 from lamina.ir.index import Axis, Expr, as_expr
-from lamina.ir.loops import Buffer, Equation, LibraryCall, Load, Nest, Step, Store, axes_of, axes_of_values
+from lamina.ir.loops import (
+    Buffer,
+    Equation,
+    LibraryCall,
+    Load,
+    Nest,
+    Step,
+    Store,
+    axes_of,
+    axes_of_values,
+    row_major_strides,
+)
 from lamina.schedule import reasons
 from lamina.schedule.accesses import additions
 
@@ -95,11 +106,7 @@ def _is_dimension(axis: Axis, index: Sequence[Expr], buffer: Buffer) -> bool:
 def _without(buffer: Buffer, dim: int) -> Buffer:
     """The buffer with one element in a dimension, dense."""
     shape = tuple(as_expr(1) if d == dim else n for d, n in enumerate(buffer.shape))
-    strides, step = list[Expr](), as_expr(1)
-    for size in reversed(shape):
-        strides.insert(0, step)
-        step = step * size
-    return replace(buffer, shape=shape, strides=tuple(strides))
+    return replace(buffer, shape=shape, strides=row_major_strides(shape))
 
 
 def _reindexed(nest: Nest, dropped: Mapping[str, set[int]]) -> Nest:

@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lamina.ir.index import Axis, Expr, as_expr
-from lamina.ir.loops import Buffer, Check, Compute, Constant, Equation, Index, Load, Nest, Store, defined, operands
+from lamina.ir.index import Axis
+from lamina.ir.loops import (
+    Buffer,
+    Check,
+    Compute,
+    Constant,
+    Equation,
+    Index,
+    Load,
+    Nest,
+    Store,
+    defined,
+    operands,
+    row_major_strides,
+)
 
 __all__ = ["COSTLY", "LEAST_POINTS", "Late", "cone_of", "dense_buffer", "is_free", "live_equations"]
 
@@ -26,11 +39,8 @@ class Late:
 
 def dense_buffer(label: str, dtype: str, axes: Sequence[Axis]) -> Buffer:
     """Dense memory for a value of each point of ``axes``."""
-    strides, step = list[Expr](), as_expr(1)
-    for axis in reversed(axes):
-        strides.insert(0, step)
-        step = step * axis.extent
-    return Buffer(label, dtype, tuple(a.extent for a in axes), tuple(strides))
+    shape = tuple(axis.extent for axis in axes)
+    return Buffer(label, dtype, shape, row_major_strides(shape))
 
 
 def is_free(nest: Nest, store: Store, buffers: Mapping[str, Buffer]) -> bool:

@@ -15,7 +15,7 @@ from lamina.ir.index import Axis, Expr, Size, as_expr
 from lamina.ir.last_block import paired_axes
 from lamina.ir.loops import BufferView, Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, PlanStep, Schedule
-from lamina.schedule import reasons
+from lamina.schedule import work_reasons
 from lamina.schedule.approximate import approximates, lost_to_rounding
 from lamina.schedule.counts import narrow_counts
 from lamina.schedule.cpu_space import choose
@@ -137,7 +137,7 @@ class _Kernels:
         flat = self.memo.of("flat", step, lambda: self.flat(step))
         if len(step) > 1:
             joined = len(step) == 2 and paired_axes(*flat.nests) is not None
-            why = reasons.JOINED_BY_LAST if joined else reasons.INDEPENDENT
+            why = work_reasons.JOINED_BY_LAST if joined else work_reasons.INDEPENDENT
             self.decisions.append(Decision("group", names, True, why()))
         approximating = [nest.name in self.approximate for nest in step if approximates(nest)]
         approximate = bool(approximating) and all(approximating)
@@ -147,7 +147,7 @@ class _Kernels:
         if kernel is None:
             kernel = self.kernels[key] = self.kernel(step, flat, approximate, few)
         else:
-            self.decisions.append(Decision("share", (*names, kernel.name), True, reasons.EQUAL_KERNEL()))
+            self.decisions.append(Decision("share", (*names, kernel.name), True, work_reasons.EQUAL_KERNEL()))
         stored = tuple(sorted({b for nest in step for b in writes(nest)}))
         return KernelCall(names[0], kernel.name, flat.buffers, flat.sizes, stored, step)
 

@@ -9,7 +9,7 @@ from lamina.ir.access import reads, writes
 from lamina.ir.index import Expr
 from lamina.ir.loops import Buffer, Load, Store, storage_bytes
 from lamina.ir.plan import GpuSchedule, Kernel, Place, PlanStep, Schedule
-from lamina.schedule import reasons
+from lamina.schedule import reasons, work_reasons
 
 __all__ = ["kernel_decisions", "memory_decisions"]
 
@@ -20,12 +20,12 @@ def kernel_decisions(kernels: Iterable[Kernel]) -> Iterator[Decision]:
     """The loops of each kernel, by its first nest, and the bits of its indices where a GPU would rather have fewer."""
     for kernel in kernels:
         schedule = kernel.schedules[0]
-        reason = reasons.LOOPS(kind=schedule.kind)
+        reason = work_reasons.LOOPS(kind=schedule.kind)
         if isinstance(schedule, GpuSchedule):
             wide = _needs_64_bits(kernel)
             facts = _gpu_facts(schedule, 64 if wide else 32)
             if wide:
-                yield Decision("index width", (kernel.name,), True, reasons.WIDE_INDICES())
+                yield Decision("index width", (kernel.name,), True, work_reasons.WIDE_INDICES())
         else:
             facts = _cpu_facts(schedule)
         yield Decision("tile", (kernel.name,), True, reason, facts)

@@ -32,7 +32,7 @@ from lamina.ir.loops import (
 )
 from lamina.ir.ops import OPS
 from lamina.ir.product import HALVES, as_product
-from lamina.schedule import reasons
+from lamina.schedule import work_reasons
 from lamina.schedule.align import align
 from lamina.schedule.flatten import flatten
 from lamina.schedule.gpu_target import GpuTarget
@@ -264,12 +264,12 @@ class _Chooser:
     def decide(self, call: LibraryCall, found: _Estimate) -> None:
         way, library, template = found.way, found.library_us, found.template_us
         taken = found.is_faster
-        saved = reasons.SAVES_PROLOGUE_PASS if way.before else reasons.SAVES_EPILOGUE_PASS
-        reason = (saved if taken else reasons.LIBRARY_IS_FASTER)()
+        saved = work_reasons.SAVES_PROLOGUE_PASS if way.before else work_reasons.SAVES_EPILOGUE_PASS
+        reason = (saved if taken else work_reasons.LIBRARY_IS_FASTER)()
         if taken and found.multiplied > _LARGEST:
-            taken, reason = False, reasons.PRODUCT_TOO_LARGE()
+            taken, reason = False, work_reasons.PRODUCT_TOO_LARGE()
         if call.name in self.settled:
-            taken, reason = self.settled[call.name], reasons.SETTLED_BY_CLOCK()
+            taken, reason = self.settled[call.name], work_reasons.SETTLED_BY_CLOCK()
         facts = (("library_us", round(library, 1)), ("template_us", round(template, 1)))
         others = (*way.before, *([] if way.reader is None else [way.reader]))
         subject = (call.name, *(nest.name for nest in others))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lamina.base.decision import Decision
 from lamina.ir.loops import Buffer, Check, Equation, Load, LoopProgram, Nest, Scan, Step, Store, defined, operands
-from lamina.schedule import reasons
+from lamina.schedule import work_reasons
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cut_nests import NewNests
 from lamina.schedule.gpu_cutting import NestToCut, axes_of, needed
@@ -35,7 +35,7 @@ def with_reductions_apart(
     buffers, decisions, steps = program.buffer_map(), list[Decision](), list[Step]()
     for step in program.steps:
         if isinstance(step, Nest) and step.name in names and reduces_over_several(step):
-            decisions.append(Decision("distribute", (step.name,), True, reasons.REDUCTIONS_APART()))
+            decisions.append(Decision("distribute", (step.name,), True, work_reasons.REDUCTIONS_APART()))
             parts = tuple(_taken_apart(step, buffers, target))
             made, cuts = spread(replace(program, steps=parts, buffers=tuple(buffers.values())), target)
             buffers, steps = made.buffer_map(), [*steps, *made.steps]

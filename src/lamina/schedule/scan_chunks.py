@@ -14,7 +14,7 @@ from lamina.base.reasons import Reason
 from lamina.ir.index import Axis, Expr, prod
 from lamina.ir.loops import Buffer, Equation, Load, Nest, Reduce, Scan, Store
 from lamina.ir.use_def import UseDef
-from lamina.schedule import reasons
+from lamina.schedule import work_reasons
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cutting import HALVES, NestToCut
 from lamina.schedule.gpu_facts import guess, power
@@ -82,17 +82,17 @@ def parts_of_scans(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget) ->
 def _refused(nest: Nest, scans: list[Scan], columns: bool, target: GpuTarget) -> Reason | None:
     """Why the scans must stay whole, or ``None``."""
     if len({(e.axis, e.reverse) for e in scans}) > 1 or any(isinstance(e, Reduce) for e in nest.body):
-        return reasons.SCAN_BESIDE_OTHERS()
+        return work_reasons.SCAN_BESIDE_OTHERS()
     for scan in scans:
         if scan.op not in _OPS or scan.dtype == "bool" or scan.dtype in HALVES:
-            return reasons.SCAN_NOT_JOINED(op=scan.op, dtype=scan.dtype)
+            return work_reasons.SCAN_NOT_JOINED(op=scan.op, dtype=scan.dtype)
         if DTYPES[scan.dtype].is_float and scan.op not in ("max", "min") and not target.approximate:
-            return reasons.SCAN_ORDER_KEPT()
+            return work_reasons.SCAN_ORDER_KEPT()
         if scan.op == "prod" and columns and DTYPES[scan.dtype].is_float:  # which eager goes through one by one
-            return reasons.SCAN_OVERFLOW()
+            return work_reasons.SCAN_OVERFLOW()
     stored = {e.buffer for e in nest.body if isinstance(e, Store)}
     if any(isinstance(e, Load) and e.buffer in stored for e in nest.body):
-        return reasons.SCAN_OVERWRITES()
+        return work_reasons.SCAN_OVERWRITES()
     return None
 
 

@@ -23,6 +23,7 @@ from lamina.ir.loops import (
     Step,
     Store,
     defined,
+    row_major_strides,
 )
 from lamina.schedule.align import bare_axis
 from lamina.schedule.group import StepFacts
@@ -211,7 +212,7 @@ def _dissolve(program: LoopProgram, concat: _Concat) -> LoopProgram:
     parts: dict[str, Buffer] = {}
     for k, (writer, (_, extent)) in enumerate(concat.pieces.items()):
         shape = _with(concat.buffer.shape, concat.dim, extent)
-        parts[writer] = replace(concat.buffer, name=f"{name}_piece{k}", shape=shape, strides=_contiguous(shape))
+        parts[writer] = replace(concat.buffer, name=f"{name}_piece{k}", shape=shape, strides=row_major_strides(shape))
     steps: list[Step] = []
     for step in program.steps:
         if isinstance(step, Nest) and step.name in concat.pieces:
@@ -231,15 +232,6 @@ def _dissolve(program: LoopProgram, concat: _Concat) -> LoopProgram:
 
 def _with(shape: tuple[Expr, ...], dim: int, extent: Expr) -> tuple[Expr, ...]:
     return (*shape[:dim], extent, *shape[dim + 1 :])
-
-
-def _contiguous(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    strides: list[Expr] = []
-    running = as_expr(1)
-    for n in reversed(shape):
-        strides.append(running)
-        running = running * n
-    return tuple(reversed(strides))
 
 
 def _retarget(nest: Nest, concat: _Concat, part: Buffer, start: Expr) -> Nest:

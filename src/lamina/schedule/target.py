@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Target"]
+__all__ = ["LANES", "Target"]
+
+LANES = 16
+"""Elements of a vector that prices are given for: float32 with AVX-512."""
 
 _VECTOR_BYTES = {"avx512": 64, "avx2": 32, "plain": 0}
 

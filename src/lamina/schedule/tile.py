@@ -11,8 +11,7 @@ from lamina.ir.ops import OPS
 from lamina.ir.plan import Schedule, furthest
 from lamina.schedule.accesses import in_stretches
 from lamina.schedule.far_elements import far_axis
-from lamina.schedule.hoisting_cost import LANES
-from lamina.schedule.target import Target
+from lamina.schedule.target import LANES, Target
 
 __all__ = ["Chooser"]
 
