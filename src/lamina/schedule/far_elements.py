@@ -9,7 +9,7 @@ from __future__ import annotations
 from lamina.ir.index import Axis
 from lamina.ir.loops import Compute, Equation, Load, Nest, Reduce, Scan, Store
 from lamina.ir.ops import OPS
-from lamina.schedule.hoisting_cost import LANES
+from lamina.schedule.target import LANES
 
 __all__ = ["far_axis"]
 
