@@ -55,7 +55,9 @@ def _is_row(axis: Axis, facts: StepFacts, other: StepFacts) -> bool:
     for mine, theirs in ((facts.loads, other.stores), (facts.stores, other.loads)):
         for name in mine.keys() & theirs.keys():
             along = {k for index in mine[name] for k, e in enumerate(index) if bare_axis(e) == axis}
-            if any(_touched(theirs[name], k) == set(range(axis.extent.const)) for k in along):
+            touched = [_touched(theirs[name], k) for k in along]
+            # An axis may have millions of points, and is asked about for each pair of nests.
+            if any(len(t) == axis.extent.const and t == set(range(len(t))) for t in touched):
                 return True
     return False
 
