@@ -12,6 +12,7 @@ from lamina.schedule import gpu
 from lamina.schedule.gpu import choose
 from lamina.schedule.gpu_cost import CostModel
 from lamina.schedule.gpu_refine import HOPELESS, ExpectedTime
+from lamina.schedule.gpu_space import candidates
 from tests.tuning.plans import TARGET, gpu_plan
 
 
@@ -93,6 +94,19 @@ def test_elementwise_nests_and_those_that_add_into_memory_are_the_rules(monkeypa
             adds = any(getattr(e, "mode", "set") != "set" for n in a.nests for e in n.body)
             if adds or all(s.kind == "pointwise" for s in a.schedules if isinstance(s, GpuSchedule)):
                 assert a.schedules == b.schedules
+
+
+def test_the_rules_choice_is_timed_beside_the_one_that_took_its_place() -> None:
+    timed = 0
+    for kernel in gpu_plan(scanned, torch.zeros(11, 17, 60019), torch.zeros(11, 60019, 17)).kernels:
+        dtypes = {f"b{k}": dtype for k, dtype in enumerate(kernel.dtypes)}
+        rules = choose(kernel.nests[0], dtypes, TARGET, by_rules=True)
+        first, second, *_ = (r.schedule for r in candidates(kernel.nests[0], dtypes, TARGET))
+        assert first == choose(kernel.nests[0], dtypes, TARGET)
+        if first != rules:
+            assert second == rules
+            timed += 1
+    assert timed
 
 
 def test_small_nests_are_not_looked_at() -> None:

@@ -60,10 +60,13 @@ _SCRATCH = 8192
 """Bytes of shared memory left to reductions."""
 
 
-def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, alone: bool = False) -> GpuSchedule:
+def choose(
+    nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, alone: bool = False, by_rules: bool = False
+) -> GpuSchedule:
     """The schedule to use when nothing is measured. ``dtypes`` gives each flat buffer's element type.
 
-    ``alone``: the nest has a kernel of its own, whose programs may form clusters.
+    ``alone``: the nest has a kernel of its own, whose programs may form clusters. ``by_rules``: the rules' choice is
+    not compared with schedules near it.
     """
     products = product_schedules(nest, dtypes, target)
     if products:
@@ -76,7 +79,9 @@ def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, alone: bool
     shared = shared_loop(nest, dtypes, target, found, extents) if alone else None
     if shared is not None:
         return shared
-    return evict_first(nest, dtypes, target, refined(nest, chooser, found, extents, chooser.fitting), extents)
+    if not by_rules:
+        found = refined(nest, chooser, found, extents, chooser.fitting)
+    return evict_first(nest, dtypes, target, found, extents)
 
 
 def _with_room(

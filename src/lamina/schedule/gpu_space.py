@@ -66,6 +66,10 @@ def candidates(
     least = HOPELESS * found[first].share
     rest = sorted((s for s in found if s != first and found[s].share >= least), key=lambda s: -found[s].share)
     own = choose(nest, dtypes, target) if first.cluster else first
+    rules = choose(nest, dtypes, target, by_rules=True)
+    if rules not in (first, own):
+        found[rules] = cost(rules)
+        rest = [rules, *(s for s in rest if s != rules)]
     held = register_resident_loops(nest, dtypes, target, own, lengths) if alone else []
     if first.cluster:
         found[own] = cost(own)
