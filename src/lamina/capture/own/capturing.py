@@ -302,4 +302,6 @@ def _named(function: Any, args: tuple[Any, ...]) -> str:
     """What is called, in words; ``args`` are those of a function of the interpreter's that makes a call."""
     called = args[0] if len(args) > 2 and isinstance(args[1], tuple) and callable(args[0]) else function
     name = getattr(called, "__qualname__", None) or type(called).__qualname__
-    return f"the call of {name.rpartition('<locals>.')[2]}"
+    if "<locals>" in name:  # torch's choices between two functions have the name of what they stand for
+        name = getattr(called, "__name__", name.rpartition("<locals>.")[2])
+    return f"the call of {name}"
