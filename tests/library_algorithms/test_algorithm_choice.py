@@ -28,6 +28,7 @@ from lamina.runtime.cache import Cache
 from lamina.schedule.fuse import fuse
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memo import Memo
+from lamina.schedule.plan import make_plan
 from lamina.tuning.values import Policy, policy_of
 from tests.codegen.test_host_cuda import machine, on_gpu
 from tests.library_algorithms.test_cublas_lt import built, fake
@@ -155,7 +156,7 @@ def test_what_is_not_asked(choice: Make, function: Any, shapes: Any, dtype: torc
 
 def test_sizes_that_change_are_not_asked(choice: Make) -> None:
     program = on_gpu(lower(traced(torch.mm, [half(2304, 2304), half(2304, 2304)], symbolic=True), "test"))
-    before = cuda.make_plan(fuse(program), TARGET)
+    before = make_plan(fuse(program), TARGET)
     assert choice(FASTER)(before) is before
 
 

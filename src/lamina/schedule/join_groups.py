@@ -232,8 +232,8 @@ class Joiner:
                 if self._loses_by_rows(long.nest, long.facts, axis, first.writes & second.reads):
                     continue
                 nest = without_axis(long.nest, axis)
-                if nest is None:
-                    continue
+                if nest is None or _points(nest) != _points(short.nest):
+                    continue  # what has fewer rows, such as weights, would be done again at each point of the other
                 made = replace(long, nest=nest, facts=StepFacts.of(nest))
                 result = self._aligned(made, second) if long is first else self._aligned(first, made)
                 if isinstance(result, Group):
@@ -287,6 +287,10 @@ class Joiner:
             return False  # counting places costs more, and is asked of each pair of groups
         many = any(n > FEW_PLACES and self.buffers.on_gpu(b) for b, n in places(nest).items())
         return many and bool(sliding_axes(nest, self.buffers.buffers))
+
+
+def _points(nest: Nest) -> Expr:
+    return prod(axis.extent for axis in nest.axes)
 
 
 def _is_short(first: Nest, second: Nest) -> bool:
