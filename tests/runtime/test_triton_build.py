@@ -18,7 +18,6 @@ from lamina.runtime import triton_build, triton_pool, triton_worker
 from lamina.runtime.cache import Cache
 from lamina.runtime.triton_build import TritonBuild, TritonUnit, build_triton, unit_key
 from lamina.runtime.triton_pool import CompilerPool, TritonError
-from tests.processes import python
 from tests.runtime.conftest import await_that
 
 pytest.importorskip("triton")
@@ -209,7 +208,7 @@ def test_compilers_leave_no_files_behind(end: str, tmp_path: Path) -> None:
     temporary.mkdir()
     built.mkdir()
     done = subprocess.run(
-        (*python(), "-c", LEAVING, str(built), end),
+        (sys.executable, "-c", LEAVING, str(built), end),
         env={**os.environ, "TMPDIR": str(temporary)},
         cwd=Path(__file__).parents[2],
         capture_output=True,

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from lamina.base.captured import overloads_named
+from lamina.base.overloads import overloads_named
 
 __all__ = ["is_elementwise", "operands", "sets_a_part", "tensors_written", "writes_elementwise", "writes_first"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,20 +9,9 @@ import torch
 from torch.fx import Node
 
 from lamina.base.symbolic.torch_private import is_fake
-from lamina.base.torch_private import OpOverload, storage_of
+from lamina.base.torch_private import storage_of
 
-__all__ = ["argument", "example", "fakes", "is_custom_function", "may_be_alike", "memory", "overloads_named", "tensors"]
-
-
-@functools.lru_cache(maxsize=4096)
-def overloads_named(name: str) -> tuple[OpOverload, ...]:
-    """ATen's operators of a captured call's name, such as ``add``; none where ATen has no such name.
-
-    Names such as ``__eq__``, of Python's operators, are methods that every object has, not operators of ATen.
-    """
-    packet = getattr(torch.ops.aten, name, None)
-    overloads = getattr(packet, "overloads", None)
-    return () if overloads is None else tuple(getattr(packet, overload) for overload in overloads())
+__all__ = ["argument", "example", "fakes", "is_custom_function", "may_be_alike", "memory", "tensors"]
 
 
 def example(node: Any) -> Any:

@@ -7,7 +7,7 @@ import re
 
 import torch
 
-from lamina.base.captured import overloads_named
+from lamina.base.overloads import overloads_named
 
 __all__ = ["may_draw"]
 

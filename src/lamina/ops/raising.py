@@ -8,7 +8,8 @@ import torch
 from torch.fx import Node
 
 from lamina.base.aliasing import writes_first
-from lamina.base.captured import example, overloads_named, tensors
+from lamina.base.captured import example, tensors
+from lamina.base.overloads import overloads_named
 from lamina.base.source import operation_name
 from lamina.ops.calls import ANY, FLOATS, FUNCTIONS, NUMBERS, TRUTHS, USUAL
 

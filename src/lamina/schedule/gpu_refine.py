@@ -88,7 +88,8 @@ def refined(
     memory at places that several points share are left alone: what they wait for is not counted.
     """
     adds = any(isinstance(e, Store) and e.mode != "set" for e in nest.body)
-    if adds or found.kind not in _KINDS or not searchable(found):
+    windows = len(facts.sets) == 1 and facts.slides()  # a thread's sums stay in its registers
+    if adds or windows or found.kind not in _KINDS or not searchable(found):
         return found
     expected = ExpectedTime(facts, extents)
     programs, processors = expected.cost.programs(found), facts.target.processors
