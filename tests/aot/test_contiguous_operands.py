@@ -49,9 +49,24 @@ def norm_of_channels(x: Tensor) -> tuple[Tensor, ...]:
     return y, y.permute(0, 2, 3, 1).reshape(-1)
 
 
+def norm_by_name(x: Tensor) -> tuple[Tensor, ...]:
+    volume = torch.stack([torch.stack([x, x.sin(), x.cos()], 1), torch.stack([x.tan(), x, x.exp()], 1)], -1)
+    image = volume.permute(0, 4, 1, 2, 3)[:, :, ::2]
+    return (F.batch_norm(input=image, running_mean=None, running_var=None, training=True) * 2,)
+
+
+def norm_of_one_channel(x: Tensor) -> tuple[Tensor, ...]:
+    image = x[:, None].clone(memory_format=torch.channels_last)
+    y = F.batch_norm(image, None, None, training=True)
+    return y, F.conv2d(y, x.detach()[None, :1, :2, :2])
+
+
+IMAGES = (norm_of_an_image, norm_of_channels, norm_by_name, norm_of_one_channel)
+
+
 @pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("function", [log_sigmoid, joined, power, product, norm, norm_of_an_image, norm_of_channels])
+@pytest.mark.parametrize("function", [log_sigmoid, joined, power, product, norm, *IMAGES])
 def test_results_are_laid_out_and_shared_as_in_eager(function: Function, training: bool) -> None:
     x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_(training)
     results = lamina.compile(function, dynamic=False, options={"strict": True})(x)

@@ -62,9 +62,8 @@ def _deciding(node: Node) -> _Operand | None:
     """The operand of a call that must be contiguous, in a format, for tracing to be right, None if it is or none is."""
     if node.op not in ("call_function", "call_method") or node.kwargs.get("inplace") or "out" in node.kwargs:
         return None
-    wanted = format_of_result(node)
-    if wanted is not None and isinstance(node.args[0], Node):
-        return node.args[0], wanted
+    if (found := format_of_result(node)) is not None:
+        return found
     place = made_contiguous(operation_name(node.target), [argument(one) for one in node.args])
     operand = None if place is None else node.args[place]
     if not isinstance(operand, Node) or contiguous(example(operand)):
@@ -88,8 +87,7 @@ def _again(node: Node, changed: _Operand | None, graph: Graph, made: Made) -> No
     given = dict(made)
     if changed is not None:
         operand, wanted = changed
-        options: dict[str, Any] = {} if wanted is torch.contiguous_format else {"memory_format": wanted}
-        copy = graph.call_method("contiguous", (made[operand],), options)
+        copy = graph.call_method("clone", (made[operand],), {"memory_format": wanted})  # also along axes of one element
         copy.meta = {**node.meta, "example_value": _value(copy, example(operand).requires_grad)}
         given[operand] = copy
     args, kwargs = map_arg((node.args, node.kwargs), given.__getitem__)

@@ -65,24 +65,35 @@ def _misplaced(node: Node) -> bool:
         return True
 
 
-def format_of_result(node: Node) -> torch.memory_format | None:
-    """The format of a batch norm's result on a CPU, where tracing gives it the strides of an operand that has another;
-    ``None`` where tracing is right, and where only sizes known at run time tell.
+def format_of_result(node: Node) -> tuple[Node, torch.memory_format] | None:
+    """The operand of a batch norm on a CPU and the format of the result, where tracing gives it the operand's strides,
+    which are others, if only along an axis of one element; ``None`` where tracing is right, and where only sizes known
+    at run time tell.
     """
-    if not _is_of_another_layout(node):
+    operand = _image(node)
+    if operand is None:
         return None
-    image = example(node.args[0])
-    if any(isinstance(n, torch.SymInt) for n in (*image.shape, *image.stride())):
+    image = example(operand)
+    if any(isinstance(n, torch.SymInt) for n in (*image.shape, *image.stride())) or image.numel() == 0:
         return None
-    found: torch.memory_format = suggested_format(image)
-    return None if contiguous(image, found) else found
+    others = [example(one) for one in node.all_input_nodes if one is not operand]
+    formats = _formats(image) if all(contiguous(one) for one in others if isinstance(one, torch.Tensor)) else []
+    found = next((one for one in formats if contiguous(image, one)), None) or suggested_format(image)
+    return None if _same_throughout(image, found) else (operand, found)
 
 
 def _is_of_another_layout(node: Node) -> bool:
-    if node.op != "call_function" or operation_name(node.target) != "batch_norm" or not node.args:
-        return False
-    image = example(node.args[0])
-    return isinstance(image, torch.Tensor) and image.device.type == "cpu" and not _plain(image)
+    operand = _image(node)
+    return operand is not None and not _plain(example(operand))
+
+
+def _image(node: Node) -> Node | None:
+    """What a batch norm on a CPU normalizes; ``None`` of other calls."""
+    if node.op != "call_function" or operation_name(node.target) != "batch_norm":
+        return None
+    operand = node.args[0] if node.args else node.kwargs.get("input")
+    image = example(operand) if isinstance(operand, Node) else None
+    return operand if isinstance(image, torch.Tensor) and image.device.type == "cpu" else None
 
 
 def made_contiguous(name: str, operands: Sequence[Any]) -> int | None:
@@ -142,9 +153,13 @@ def _plain(image: Any) -> bool:
 
     Along an axis of one element too, where it has the operand's: later calls look at these as well.
     """
+    return any(contiguous(image, one) and _same_throughout(image, one) for one in _formats(image))
+
+
+def _formats(image: Any) -> list[torch.memory_format]:
+    """The formats that eager knows for a tensor of as many dimensions, those it prefers first."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(image.dim())
-    formats = (torch.contiguous_format, *([] if last is None else [last]))
-    return any(contiguous(image, one) and _same_throughout(image, one) for one in formats)
+    return [torch.contiguous_format, *([] if last is None else [last])]
 
 
 def _same_throughout(image: Any, memory_format: torch.memory_format) -> bool:
