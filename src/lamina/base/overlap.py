@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
+from lamina.base.byte_ranges import span
 from lamina.base.captured import memory
 from lamina.base.symbolic.torch_private import hint, is_sure, is_zero
 
-__all__ = ["may_overlap", "meet", "overlaps", "span"]
+__all__ = ["may_overlap", "meet", "overlaps"]
 
 _LOOKS = 1000
 """Steps after which the search for a common element ends."""
@@ -88,10 +89,3 @@ def _interleave(a: torch.Tensor, b: torch.Tensor) -> bool:
         return any(reached(distance - times * step, k + 1) for times in range(first, last + 1))
 
     return not reached(int(b.storage_offset()) - int(a.storage_offset()), 0)
-
-
-def span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Bytes of its storage: where a tensor's first element begins, and where its last one ends."""
-    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    start = int(tensor.storage_offset())
-    return start * tensor.element_size(), (start + last + 1) * tensor.element_size()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lamina.base.aliasing import is_elementwise, sets_a_part
-from lamina.base.overlap import span
+from lamina.base.byte_ranges import span
 from lamina.base.torch_private import storage_of
 from lamina.capture.own.torch_calls import in_place, name_of
 
