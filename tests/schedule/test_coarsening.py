@@ -79,7 +79,8 @@ def test_one_nest(name: str) -> None:
     result = fused(function, *(torch.randn(s) for s in shapes))
     assert nests(result) == 1
     (nest,) = (s for s in result.program.steps if isinstance(s, Nest))
-    assert max(a.extent.const for a in nest.axes) == 16
+    # Parts that are each copied from a part of the gradient are computed where they are read: in as much time.
+    assert max(a.extent.const for a in nest.axes) == (32 if name == "rotary of slices backward" else 16)
 
 
 def test_a_variance_is_not_coarsened() -> None:

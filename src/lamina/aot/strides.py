@@ -93,7 +93,8 @@ def _image(node: Node) -> Node | None:
         return None
     operand = node.args[0] if node.args else node.kwargs.get("input")
     image = example(operand) if isinstance(operand, Node) else None
-    return operand if isinstance(image, torch.Tensor) and image.device.type == "cpu" else None
+    on_cpu = isinstance(image, torch.Tensor) and image.device.type == "cpu"
+    return operand if on_cpu and isinstance(operand, Node) else None
 
 
 def made_contiguous(name: str, operands: Sequence[Any]) -> int | None:

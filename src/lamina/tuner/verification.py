@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.base.accuracy import FLOOR_ULPS, RATIO, error
+from lamina.base.accuracy import FLOOR_ULPS, NOISE_RATIO, RATIO, error
 from lamina.base.reference import copied
 from lamina.testing.fuzz.differ import Difference, identical
 from lamina.testing.fuzz.observe import Raised, Seen, Trace
@@ -28,7 +28,7 @@ __all__ = ["Allowed", "EagerRaised", "Reference", "Verified"]
 
 _ULPS = 4 * FLOOR_ULPS
 """Units in the last place of a gradient's largest element that the order of sums may take it away."""
-_NOISE_APART = 64.0
+_NOISE_APART = 8 * NOISE_RATIO
 """Times eager's error that is allowed where no digit of eager's gradient is right."""
 
 _UNSEEN = "nobody can tell whether a candidate gives what it gives, which holds"
