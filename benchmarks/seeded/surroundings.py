@@ -118,7 +118,7 @@ SURROUNDINGS = (
     Bug(
         "views that overlap in their last element",
         "off-by-one bound",
-        "src/lamina/base/overlap.py",
+        "src/lamina/base/byte_ranges.py",
         "(start + last + 1) * tensor.element_size()",
         "(start + last) * tensor.element_size()",
         ("tests/aot/test_overlap.py",),
