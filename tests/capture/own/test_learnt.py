@@ -418,3 +418,31 @@ def test_parts_that_get_a_history_of_what_had_none(asks: bool) -> None:
             gradient = torch.autograd.grad(held.sum() + found.sum(), x)[0]
             told.append((held.requires_grad, held.tolist(), found.tolist(), gradient.tolist()))
     assert told == told[:1] * 6
+
+
+_REFUSED: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "fill_": lambda x, n: x.clone().fill_(n),
+    "masked_fill": lambda x, n: x.masked_fill(x > 2, n),
+    "full_like": lambda x, n: torch.full_like(x, n),
+    "clamp": lambda x, n: x.clamp(max=n),
+    "where": lambda x, n: torch.where(x > 1, x, n),
+    "alpha": lambda x, n: torch.add(x, x, alpha=n),
+    "alpha beside a number": lambda x, n: x.sub(2, alpha=n),
+}
+
+
+def _told(call: Callable[..., Any], *given: Any) -> str:
+    try:
+        return str(call(*given))
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+def test_numbers_that_a_type_cannot_hold(name: str, dtype: torch.dtype) -> None:
+    """They are others in each call, and torch refuses to convert some of them to the type of a tensor."""
+    x = torch.arange(4).to(dtype)
+    compiled = lamina.compile(_REFUSED[name], backend="interp", options={"capture": "own"})
+    for number in (1.5, 2.5, 3.5, 1e300, float("nan"), 5):
+        assert _told(compiled, x, number) == _told(_REFUSED[name], x, number), number

@@ -26,7 +26,7 @@ from lamina.capture.own.pending import Pending, lost, pending
 from lamina.capture.own.places import by_interpreter
 from lamina.capture.own.results import become, computed_before, distinct
 from lamina.capture.own.reuse.run import Run
-from lamina.capture.own.reuse.values import is_read
+from lamina.capture.own.reuse.values import fits_a_type, is_read
 from lamina.capture.own.saved_tensors.torch_private import HookedAs, hooks_on_saved_tensors
 from lamina.capture.own.segment import Segment, is_quiet
 from lamina.capture.own.sharing.families import Families
@@ -37,6 +37,7 @@ from lamina.capture.own.torch_calls import (
     computes_in_floats,
     computes_in_integers,
     dtype_of_number,
+    dtype_that_refuses,
     in_place,
     name_of,
     recordable,
@@ -179,6 +180,11 @@ class Recorder(TorchFunctionMode):
                 args = tuple(arg if tensors.get(id(arg)) is None else tensors[id(arg)] for arg in args)
             elif integers and not computes_in_floats(*looks):
                 learning.pin(*integers)
+            refusing = dtype_that_refuses(func, *mapped((args, kwargs), _looks))
+            for number in () if refusing is None else learning.learnt_in((*args, *kwargs.values())):
+                operands = (number, *refusing)
+                if None in refusing or not learning.compute(fits_a_type, operands, fits_a_type(*operands)):
+                    learning.pin(number)
         return func, args, kwargs
 
     def escaped(self, name: str) -> None:
@@ -439,15 +445,24 @@ class Recorder(TorchFunctionMode):
         families, compiled = self.regions.families, None
         if families is not None:
             compiled = families.compiled(segment, outputs, self.regions.backend)
+        fixed = False
         if compiled is None:
-            gm, fakes, mode = segment.module()
+            try:
+                gm, fakes, mode = segment.module()
+            except Exception:
+                if not segment.learnt:
+                    raise
+                fixed = True  # what stands for a number tells too little of it
+                self._pin(*segment.with_constants())
+                gm, fakes, mode = segment.module()
             with compiling(mode):
                 compiled = self.regions.backend(gm, fakes)
             captured(compiled, gm, fakes)
         if calls is not None:
             compiled = Writing(compiled, calls, segment.written(), tuple(segment.pairs), segment.apart_by_place())
         SET_GRAD(segment.state[0])
-        self.regions.keep(key, compiled)
+        if not fixed:
+            self.regions.keep(key, compiled)
         return compiled
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx.node import map_arg
 
 from lamina.base.overlap import meet
 from lamina.base.source import operation_name
@@ -162,6 +163,16 @@ class Segment:
             for key, (value, _) in list(self.learnt.items()):
                 if type(value) is int and not is_learnt(value):
                     del self.learnt[key]
+
+    def with_constants(self) -> list[float]:
+        """Hold the calls for the numbers of this call only, in place of what stands for all; gives these."""
+        numbers = {node: value for value, node in self.learnt.values()}
+        self.learnt.clear()
+        for node, value in numbers.items():
+            for user in tuple(node.users):
+                user.args, user.kwargs = map_arg((user.args, user.kwargs), lambda one: numbers.get(one, one))
+            self.graph.erase_node(node)
+        return [*numbers.values()]
 
     def node_of(self, value: Any) -> Any:
         """The node that has a tensor without values, or a number that is learnt; others are constants."""

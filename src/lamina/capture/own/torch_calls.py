@@ -19,6 +19,7 @@ __all__ = [
     "computes_in_integers",
     "constant",
     "dtype_of_number",
+    "dtype_that_refuses",
     "in_place",
     "is_constant",
     "name_of",
@@ -123,6 +124,30 @@ def computes_in_floats(*parts: Any) -> bool:
     dtypes = {part.dtype for part in parts if isinstance(part, torch.Tensor) and part.dtype is not torch.bool}
     dtypes.update(part for part in parts if type(part) is torch.dtype)
     return bool(dtypes) and all(dtype.is_floating_point for dtype in dtypes)
+
+
+_REFUSING = frozenset("clamp clamp_min clamp_max where full_like masked_fill fill_ lerp".split())
+_PROMOTING = frozenset("clamp clamp_min clamp_max where".split())
+"""Those of them that make integers beside a float floats of the default type."""
+
+
+def dtype_that_refuses(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.dtype | None] | None:
+    """The type to which a call converts its numbers, and raises for those that it cannot hold; None if it refuses none.
+
+    Of several it is the one that holds least; None in its place stands for a type of other numbers than floats.
+    """
+    if name_of(function) not in _REFUSING and "alpha" not in kwargs:
+        return None
+    parts = (*args, *kwargs.values())
+    found = {part.dtype for part in parts if isinstance(part, torch.Tensor) and part.dtype is not torch.bool}
+    found.update(part for part in parts if type(part) is torch.dtype)
+    others = {dtype for dtype in found if not dtype.is_floating_point}
+    if name_of(function) in _PROMOTING and not any(dtype.is_complex for dtype in others):
+        found = found - others or {torch.get_default_dtype()}
+        found |= {torch.get_default_dtype()} if others else set()
+    elif others or not found:
+        return (None,)
+    return None if found == {torch.float64} else (min(found, key=lambda dtype: torch.finfo(dtype).max),)
 
 
 _OF_INTEGERS = frozenset(

@@ -24,6 +24,7 @@ __all__ = [
     "Varying",
     "as_tensor",
     "fits_a_float",
+    "fits_a_type",
     "float_of_integer",
     "is_read",
     "real_power",
@@ -133,6 +134,11 @@ def float_of_integer(value: int) -> torch.Tensor:
 def fits_a_float(value: int) -> bool:
     """Whether a float has the value of an integer, as of all with no more digits."""
     return -_MOST_EXACT <= value <= _MOST_EXACT
+
+
+def fits_a_type(value: float, dtype: torch.dtype) -> bool:
+    """Whether torch converts a number to a type of floats, which it refuses beyond the largest of that."""
+    return not abs(value) > torch.finfo(dtype).max or math.isinf(value)
 
 
 def real_power(base: float, exponent: float) -> float:
