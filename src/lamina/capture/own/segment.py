@@ -168,7 +168,7 @@ class Segment:
         """Hold the calls for the numbers of this call only, in place of what stands for all; gives these."""
         numbers = {node: value for value, node in self.learnt.values()}
         self.learnt.clear()
-        for node, value in numbers.items():
+        for node in numbers:
             for user in tuple(node.users):
                 user.args, user.kwargs = map_arg((user.args, user.kwargs), lambda one: numbers.get(one, one))
             self.graph.erase_node(node)

@@ -126,12 +126,14 @@ def computes_in_floats(*parts: Any) -> bool:
     return bool(dtypes) and all(dtype.is_floating_point for dtype in dtypes)
 
 
-_REFUSING = frozenset("clamp clamp_min clamp_max where full_like masked_fill fill_ lerp".split())
-_PROMOTING = frozenset("clamp clamp_min clamp_max where".split())
+_REFUSING = frozenset(("clamp", "clamp_min", "clamp_max", "where", "full_like", "masked_fill", "fill_", "lerp"))
+_PROMOTING = frozenset(("clamp", "clamp_min", "clamp_max", "where"))
 """Those of them that make integers beside a float floats of the default type."""
 
 
-def dtype_that_refuses(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.dtype | None] | None:
+def dtype_that_refuses(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.dtype | None] | None:
     """The type to which a call converts its numbers, and raises for those that it cannot hold; None if it refuses none.
 
     Of several it is the one that holds least; None in its place stands for a type of other numbers than floats.
