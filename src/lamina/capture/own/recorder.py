@@ -181,9 +181,10 @@ class Recorder(TorchFunctionMode):
             elif integers and not computes_in_floats(*looks):
                 learning.pin(*integers)
             refusing = dtype_that_refuses(func, *mapped((args, kwargs), _looks))
-            for number in () if refusing is None else learning.learnt_in((*args, *kwargs.values())):
-                operands = (number, *refusing)
-                if None in refusing or not learning.compute(fits_a_type, operands, fits_a_type(*operands)):
+            types = refusing or ()
+            for number in learning.learnt_in((*args, *kwargs.values())) if types else ():
+                operands = (number, *types)
+                if None in types or not learning.compute(fits_a_type, operands, fits_a_type(*operands)):
                     learning.pin(number)
         return func, args, kwargs
 
