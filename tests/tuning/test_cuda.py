@@ -485,6 +485,26 @@ def test_a_search_that_time_ends_goes_on_in_the_next_process(tuning: Make, monke
     assert only(work.plan).schedules == (found[-1],)
 
 
+@pytest.mark.parametrize("late", [True, False])
+def test_schedules_that_were_not_ready_in_time_are_not_taken_for_slower(
+    tuning: Make, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Those that no compiler takes are, and the search ends."""
+    plan, now = columns(), [0.0]
+    (schedule,) = only(plan).schedules
+    assert isinstance(schedule, GpuSchedule)
+    Ideal(monkeypatch, changed(schedule, 32), floor=500.0)
+    monkeypatch.setattr("lamina.tuning.cuda_search.time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def build(units: Sequence[TritonUnit], seconds: float) -> TritonBuild:
+        now[0] += seconds if late else 0.0
+        return TritonBuild({}, {u.name: TritonError("it is not ready") for u in units}, 0, 0, seconds)
+
+    work = tuning(plan, policy=policy_of("default"))
+    assert work.finish(built(work), FakeDriver(), build) == plan
+    assert bool(tuning(plan, policy=policy_of("default")).open) == late
+
+
 @given(st.data())
 @settings(max_examples=30, deadline=None)
 def test_schedules_in_notes_are_read_as_they_were(data: st.DataObject) -> None:

@@ -120,7 +120,7 @@ def executed(count: float) -> float:
 
 def computes(nest: Nest, buffers: Mapping[str, Buffer]) -> bool:
     """Whether the instructions take longer than memory takes to move what is accessed."""
-    return instructions(nest, buffers) * _INSTRUCTION > moved(nest, buffers)
+    return executed(instructions(nest, buffers)) > moved(nest, buffers)
 
 
 def moved(nest: Nest, buffers: Mapping[str, Buffer]) -> float:
@@ -178,7 +178,7 @@ class _Work:
             count = instructions_of(eqn)
             chain += count
             instructions += count * self.times(self.axes(eqn))
-        computed = instructions * _INSTRUCTION
+        computed = executed(instructions)
         if any(isinstance(eqn, Scan) for eqn in self.nest.body):
             return LAUNCH + _CHAIN * chain + nbytes + _SCANNED * computed
         return LAUNCH + _CHAIN * chain + max(nbytes, computed) + _OVERLAP * min(nbytes, computed)

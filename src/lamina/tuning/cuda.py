@@ -1,8 +1,4 @@
-"""The schedules of a region's GPU kernels chosen by measurement: which to time, on what memory, and what came of it.
-
-A candidate runs as a region of its own that holds this one launch, on scratch memory, so that everything a launch
-needs (grid, workspaces, zeros, alignment) comes from the code that the real program uses.
-"""
+"""The schedules of a region's GPU kernels chosen by measurement: which to time, and what came of it."""
 
 from __future__ import annotations
 
@@ -60,12 +56,12 @@ class RegionTuning:
         self.library: set[str] = set()
         self.buffers = plan.buffer_map()
         self.trials = Trials(target, device, self.buffers, self.bench)
+        self.search = RegionSearch(self.trials, policy, cache)
         self.choices: dict[str, Choice] = {}
         self.open: list[Open] = []
         self.plan = plan
         # Another tile adds in another order, and which one wins is not the same every time.
         always = SAME_RESULTS() if torch.are_deterministic_algorithms_enabled() else ""
-        search = RegionSearch(self.trials, policy, cache)
         for kernel in plan.kernels:
             task, call, why = self._task(kernel)
             asked = products is not None and kernel.name in products.libraries
@@ -75,7 +71,7 @@ class RegionTuning:
             else:
                 doubt, why = "", why or always
             found = None if why else remembered(task, policy, cache, schedule_from_json)
-            if found is not None and not found.searched and search.is_worth(found, kernel, call):
+            if found is not None and not found.searched and self.search.is_worth(found, kernel, call):
                 task, found = _further(task, found.winner), None
             if why:
                 self._settle(guess(task, why))
@@ -114,7 +110,6 @@ class RegionTuning:
         none.
         """
         ends = time.perf_counter() + self.policy.seconds
-        search = RegionSearch(self.trials, self.policy, self.cache)
         for o in self.open:
             left = ends - time.perf_counter()
             if is_capturing():
@@ -123,14 +118,14 @@ class RegionTuning:
                 self._settle(guess(o.task, TIME_OVER(seconds=f"{self.policy.seconds:g}")))
             else:
                 choice = self._timed(o, built, driver, left)
-                if build is not None and search.is_worth(choice, o.kernel, o.call):
-                    search.add(o, choice)
+                if build is not None and self.search.is_worth(choice, o.kernel, o.call):
+                    self.search.add(o, choice)
                 elif o.doubt and choice.source == "measured":
                     self._settle(guess(o.task, o.doubt, choice.measurements))
                 else:
                     self._settle(choice)
         if build is not None:
-            for choice in search.run(build, driver):
+            for choice in self.search.run(build, driver):
                 self._settle(choice)
         self.open = []
         self._replan()

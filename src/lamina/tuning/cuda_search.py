@@ -31,13 +31,17 @@ Build = Callable[[Sequence[TritonUnit], float], TritonBuild]
 
 @dataclass(slots=True)
 class _Searched:
-    """A kernel whose schedule is searched for, and what became of the schedules that were tried."""
+    """A kernel whose schedule is searched for, and what became of the schedules that were tried.
+
+    ``cut``: time ended before some were compiled or run, so that nothing is known of them.
+    """
 
     open: Open
     choice: Choice
     search: Search
     measurements: list[Measurement] = field(default_factory=list)
     ended: bool = True
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ class RegionSearch:
                 self._glance(one_asked, built, driver, max(ends - time.perf_counter(), 0.0))
             active = [s for s in active if s.search.lost >= self.policy.stake]
         for one in active:
-            one.ended = not one.search.asked()
+            one.ended = not one.cut and not one.search.asked()
         yield from map(self._found, self.searched)
 
     def _glance(self, asked: _Asked, built: TritonBuild, driver: Driver, seconds: float) -> None:
@@ -121,6 +125,7 @@ class RegionSearch:
             found = tuple(Measurement(label, None, 0, str(error)[:160]) for label in programs)
         found += tuple(Measurement(label, None, 0, why) for label, why in failures.items())
         one.measurements += [replace(m, facts=facts.get(m.label, ())) for m in found]
+        one.cut = one.cut or any(m.skipped for m in found) or bool(built.errors and seconds <= 0)
         times = {m.label: float("inf") if m.microseconds is None else m.microseconds for m in found}
         search.told({schedule: times.get(label_of(schedule), float("inf")) for schedule in asked.schedules})
 

@@ -31,9 +31,9 @@ from lamina.tuning.measure import Sampler
 from lamina.tuning.products import Library
 from lamina.tuning.values import Candidate, Task
 
-__all__ = ["Facts", "Open", "Trial", "Trials", "for_all", "joins_partials", "triton_unit", "whole_launch"]
+__all__ = ["Open", "Trial", "Trials", "for_all", "joins_partials", "triton_unit", "whole_launch"]
 
-Facts = Mapping[str, tuple[tuple[str, int], ...]]
+_Facts = Mapping[str, tuple[tuple[str, int], ...]]
 """Registers and spilled registers of a thread, by a candidate's label."""
 
 _FLUSH = 4
@@ -110,7 +110,7 @@ class Trials:
 
     def loaded(
         self, trials: Sequence[Trial], built: TritonBuild, driver: Driver, failures: dict[str, str]
-    ) -> tuple[dict[str, Boxed], dict[str, tuple[tuple[str, int], ...]]]:
+    ) -> tuple[dict[str, Boxed], _Facts]:
         """What can be run by label, and its registers; ``failures`` takes why others cannot."""
         programs: dict[str, Boxed] = {}
         facts: dict[str, tuple[tuple[str, int], ...]] = {}

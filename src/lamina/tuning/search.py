@@ -8,7 +8,8 @@ in one respect, then twice, and where that gained the step is taken again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any
 
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.gpu_neighbours import around, length_of
@@ -93,33 +94,25 @@ def _further(before: int, now: int, power: int) -> int:
     return now
 
 
-_NUMBERS = ("warps", "stages", "peel", "cluster", "persistent", "epilogue_subtiles")
-_MARKS = (
-    "online",
-    "approximate",
-    "approximate_sums",
-    "evict_first",
-    "register_resident",
-    "last_block",
-    "descriptors",
-    "flat",
-    "specialized",
-)
+_SETTINGS: dict[str, Callable[[Any], Any]] = {
+    f.name: type(f.default) for f in fields(GpuSchedule) if f.default is not MISSING
+}
+"""What a schedule has besides its kind and its blocks, with the type of each: integers and marks."""
 
 
 def schedule_to_json(schedule: GpuSchedule) -> dict[str, object]:
     """The schedule in JSON's types."""
     blocks = [[list(b.axes), b.size, b.role] for b in schedule.blocks]
-    return {"kind": schedule.kind, "blocks": blocks} | {n: getattr(schedule, n) for n in (*_NUMBERS, *_MARKS)}
+    return {"kind": schedule.kind, "blocks": blocks} | {name: getattr(schedule, name) for name in _SETTINGS}
 
 
 def schedule_from_json(content: object) -> GpuSchedule | None:
     """The schedule that ``schedule_to_json`` wrote; None for anything else."""
+    if not isinstance(content, Mapping):
+        return None
     try:
-        assert isinstance(content, Mapping)
         blocks = tuple(Block(tuple(map(str, axes)), int(size), str(role)) for axes, size, role in content["blocks"])
-        numbers = {name: int(content[name]) for name in _NUMBERS}
-        marks = {name: bool(content[name]) for name in _MARKS}
-        return GpuSchedule(str(content["kind"]), blocks, **numbers, **marks)  # type: ignore[arg-type]
-    except (AssertionError, KeyError, TypeError, ValueError):
+        settings = {name: kind(content[name]) for name, kind in _SETTINGS.items()}
+        return GpuSchedule(str(content["kind"]), blocks, **settings)
+    except (KeyError, TypeError, ValueError):
         return None

@@ -6,7 +6,7 @@ Nothing here knows what a candidate is. Today it is a kernel's schedule; a backe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lamina.base.decision import Decision
@@ -173,5 +173,6 @@ class Policy:
 def policy_of(mode: str) -> Policy:
     """What a mode of ``lamina.compile`` asks for."""
     if mode.startswith("max-autotune"):
-        return Policy(8, 0.0, float("inf"), 60.0, probed=0.0, far=1.25, stake=2.0, searching=60.0)
-    return Policy(3, 20.0, 0.05, 0.5, patience=3.0, probed=3.0, searching=4.0)
+        most = Policy(candidates=8, least=0.0, doubt=float("inf"), seconds=60.0, probed=0.0, searching=60.0)
+        return replace(most, far=1.25, stake=2.0)
+    return Policy(candidates=3, least=20.0, doubt=0.05, seconds=0.5, patience=3.0, probed=3.0, searching=4.0)

@@ -46,5 +46,6 @@ def _without_settings(function: FunctionType) -> FunctionType:
     )
     made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
     made.__module__, made.__doc__ = function.__module__, function.__doc__
+    made.__annotations__ = function.__annotations__
     made.__dict__.update({name: value for name, value in vars(function).items() if name != _SETTINGS})
     return made

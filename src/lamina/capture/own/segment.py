@@ -107,7 +107,7 @@ class Segment:
         They share a version, which autograd asks for, and calls may look at other places than those of their operands.
         """
         tracks = self.state[0] and any(tensor.requires_grad for tensor in self.inputs)
-        return not tracks and not any(operation_name(node.target) == "as_strided" for node in self.graph.nodes)
+        return not tracks and not any(operation_name(node.target).startswith("as_strided") for node in self.graph.nodes)
 
     def unread(self, outputs: list[Node]) -> list[Node]:
         """Results of calls that may raise for what their operands hold, and that none of the ``outputs`` depends on."""

@@ -22,7 +22,6 @@ __all__ = [
     "Ref",
     "Value",
     "Varying",
-    "as_tensor",
     "fits_a_float",
     "fits_a_type",
     "float_of_integer",
@@ -108,7 +107,7 @@ _MOST_EXACT: int = 2**sys.float_info.mant_dig
 """The largest integer up to which each one is a number of torch.float64."""
 
 
-def as_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
+def _as_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
     """A tensor without dimensions, of ``dtype``, that has ``value``."""
     with unseen():
         return torch.tensor(value, dtype=dtype, device="cpu")
@@ -118,17 +117,17 @@ def tensor_of_float(value: float) -> torch.Tensor:
     """A tensor of torch.float64 that has a float; raises ``TypeError`` for other values."""
     if type(value) is not float:
         raise TypeError(f"a {type(value).__name__} where there was a float")
-    return as_tensor(value, torch.float64)
+    return _as_tensor(value, torch.float64)
 
 
 def tensor_of_integer(value: int) -> torch.Tensor:
     """A tensor of torch.int64 that has an integer, of which ``fits_a_float`` is true."""
-    return as_tensor(value, torch.int64)
+    return _as_tensor(value, torch.int64)
 
 
 def float_of_integer(value: int) -> torch.Tensor:
     """A tensor of torch.float64 that has such an integer."""
-    return as_tensor(value, torch.float64)
+    return _as_tensor(value, torch.float64)
 
 
 def fits_a_float(value: int) -> bool:
