@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lamina.ir.loops import Reduce
-from lamina.lower.resize_windows import Window, linear_window, nearest_window
+from lamina.lower.resize_windows import Window, nearest_window, neighbours_window
 from lamina.lower.resizes import Resize
 
 from .harness import check, for_a_gpu, outcome
@@ -92,7 +92,7 @@ def test_windows_hold_all_results_of_an_element_and_little_more(scale: float | N
         window = nearest_window(resize, exact)
         _holds(window, [(place,) for place in places])
         assert window.count <= max(places.count(place) for place in places) + 1
-        assert linear_window(resize, False).count <= 2 * math.ceil(result / source) + 2
+        assert neighbours_window(resize, False, False).count <= 2 * math.ceil(result / source) + 2
 
 
 def _holds(window: Window, taken: list[tuple[int, ...]]) -> None:

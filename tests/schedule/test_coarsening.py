@@ -79,7 +79,7 @@ def test_one_nest(name: str) -> None:
     result = fused(function, *(torch.randn(s) for s in shapes))
     assert nests(result) == 1
     (nest,) = (s for s in result.program.steps if isinstance(s, Nest))
-    # Parts that are each copied from a part of the gradient are computed where they are read: in as much time.
+    # Parts that are copied from a part of the gradient are computed where they are read: three quarters of the time.
     assert max(a.extent.const for a in nest.axes) == (32 if name == "rotary of slices backward" else 16)
 
 

@@ -1,4 +1,4 @@
-"""Gradients of resampling on GPUs as gathers: an element of the source sums the results around it that it is part of.
+"""Gradients of resampling as gathers: an element of the source sums the results around it that it is part of.
 
 ATen's kernels add to each source element from wherever it was taken, or go through all results one after the other
 (H200, nearest elements of 256 x 16 x 35 x 35 for 52 x 70 in bfloat16: 5 ms). What an element is part of follows
@@ -24,7 +24,7 @@ from lamina.lower.resizes import Resize
 from lamina.lower.values import TensorValue
 from lamina.lower.windows import WRITTEN_OUT
 
-__all__ = ["Part", "Window", "gathered", "linear_window", "nearest_place", "nearest_window"]
+__all__ = ["Part", "Window", "gathered", "nearest_place", "nearest_window", "neighbours_window"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ def nearest_window(resize: Resize, exact: bool) -> Window:
     return _window(((place,) for place in resize.nearest(exact)), resize.result, resize.source)
 
 
-def linear_window(resize: Resize, corners: bool) -> Window:
+def neighbours_window(resize: Resize, corners: bool, cubic: bool) -> Window:
     """Where the results of an element can be that is a neighbour of theirs, those with a weight of zero included."""
     source, result = resize.source, resize.result
     slope = (result - 1, source - 1) if corners and min(source, result) > 1 else (result, source)
-    return _window(places(resize, corners, False), *slope)
+    return _window(places(resize, corners, cubic), *slope)
 
 
 def _window(taken: Iterable[Iterable[int]], p: int, q: int) -> Window:

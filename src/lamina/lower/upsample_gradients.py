@@ -17,7 +17,7 @@ from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.interpolation import cubic_weights, linear_weights, places
 from lamina.lower.positions import shape_of
-from lamina.lower.resize_windows import Part, gathered, linear_window
+from lamina.lower.resize_windows import Part, gathered, neighbours_window
 from lamina.lower.resizes import Resize, resizes
 from lamina.lower.rules import Decline, rule
 from lamina.lower.upsample import is_innermost
@@ -115,7 +115,7 @@ def _gathered_neighbours(
         zero = is_left & is_right & (near.equals(0.0) | far.equals(0.0)) if ends[d] else None
         return Part(place, (is_left | is_right) & (at >= 0) & (at < sizes[d].result), share, zero)
 
-    return gathered(low, node, grad, [linear_window(n, corners) for n in sizes], part)
+    return gathered(low, node, grad, [neighbours_window(n, corners, False) for n in sizes], part)
 
 
 def _by_lines(
@@ -152,10 +152,15 @@ class _Table:
 
     @classmethod
     def of(cls, low: Lowering, node: Node, resize: Resize, corners: bool, cubic: bool, dtype: str) -> _Table:
-        slope, offset, divisor, count = _span(resize, corners, cubic)
+        window = neighbours_window(resize, corners, cubic)
+        count = window.count
+        if count * resize.source > 4 * (resize.source + resize.result):
+            raise Decline(
+                "places end long before the results do, or gather at an edge, and most elements have few results"
+            )
         b = low.nest(node, [as_expr(count), as_expr(resize.source)])
         k, at = b.axes
-        result = (at * slope + offset) // divisor + k
+        result = window.place(at, k)
         weights = (cubic_weights if cubic else linear_weights)(b, result, resize, corners, dtype)
         place, own = b.index(result), b.index(at)
         inside = (place >= 0) & (place < resize.result)
@@ -191,24 +196,6 @@ class _Table:
         total = b.reduce("sum", term, [out.rank])
         b.store(out, total + total * 0.0 if kept else total, axes)
         low.finish(b)
-
-
-def _span(resize: Resize, corners: bool, cubic: bool) -> tuple[int, int, int, int]:
-    """``p``, ``r``, ``q`` and ``n``: element ``k`` may have been a neighbour of ``n`` results from ``(k * p + r) // q``
-    on, and of no others.
-    """
-    source, result = resize.source, resize.result
-    first, last = dict[int, int](), dict[int, int]()
-    for at, found in enumerate(places(resize, corners, cubic)):
-        for place in found:
-            first.setdefault(place, at)
-            last[place] = at
-    p, q = (result - 1, source - 1) if corners and min(source, result) > 1 else (result, source)
-    r = min(at * q - place * p for place, at in first.items())
-    count = max(at - (place * p + r) // q + 1 for place, at in last.items())
-    if count * source > 4 * (source + result):
-        raise Decline("places end long before the results do, or gather at an edge, and most elements have few results")
-    return p, r, q, count
 
 
 def _register(rank: int, name: str) -> None:
