@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 import lamina
 from lamina.aot.draws import draws_numbers
-from lamina.base.captured import overloads_named
+from lamina.base.overloads import overloads_named
 from lamina.base.torch_private import OpOverload
 
 Function = Callable[..., Any]
