@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import lamina
+from lamina.ir.plan import Schedule
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
 from lamina.schedule.plan import make_plan
@@ -141,6 +142,13 @@ GRADIENTS: dict[str, tuple[Program, tuple[tuple[int, ...], ...]]] = {
     "parts of rows of 21": PROGRAMS["parts of rows of 21"],
     "corners of boxes": PROGRAMS["corners of boxes"],
     "a vector product": PROGRAMS["a vector product"],
+    "elements of pairs": (lambda x: torch.sigmoid(x[..., 0]) * torch.tanh(x[..., 1]), ((5, 41, 2),)),
+    "one element of three": (lambda x: x[..., 1].exp() * 2, ((5, 41, 3),)),
+    "parts of a first axis": (lambda x: x.unbind(0)[0] * x[1].exp() + x[2], ((3, 5, 41),)),
+    "pixels out of channels, then a number for each": (
+        lambda x, b: (y := F.pixel_shuffle(F.gelu(x), 2)) * torch.sigmoid(y + b[:, None, None]),
+        ((2, 12, 9, 24), (3,)),
+    ),
     "a number for each of five columns": (lambda x, b: torch.tanh(x * b) + b, ((3500, 5), (5,))),
     "a number for each column of windows": (lambda x, b: (x.unfold(1, 3, 2).exp() + b) * 2, ((2002, 9), (3,))),
 }
@@ -177,6 +185,44 @@ def test_a_zero_that_a_gradient_leaves_out_keeps_its_sign() -> None:
     (found,) = torch.autograd.grad(lamina.compile(f)(x), x, tangent)
     (expected,) = torch.autograd.grad(f(x), x, tangent)
     assert torch.equal(torch.signbit(found), torch.signbit(expected))
+
+
+def test_a_zero_that_a_picked_element_gets_keeps_its_sign() -> None:
+    x = torch.randn(41, 2, requires_grad=True)
+
+    def f(x: Tensor) -> Tensor:
+        return x[:, 0] * 2 + x[:, 1]
+
+    tangent = torch.full((41,), -0.0)
+    (found,) = torch.autograd.grad(lamina.compile(f, options={"strict": True})(x), x, tangent)
+    (expected,) = torch.autograd.grad(f(x), x, tangent)
+    assert torch.equal(torch.signbit(found), torch.signbit(expected))
+
+
+@pytest.mark.parametrize("picked", [lambda x: (x[..., 0], x[..., 1]), lambda x: x.unbind(-1)])
+def test_gradients_of_the_elements_of_a_row_are_one_kernel(picked: Any) -> None:
+    def backward(x: Tensor, g: Tensor) -> Any:
+        x = x.detach().requires_grad_()
+        a, b = picked(x)
+        return torch.autograd.grad(a.sigmoid() * b.tanh(), x, g)
+
+    gm = make_fx(backward, tracing_mode="fake")(torch.randn(40, 1000, 2), torch.randn(40, 1000))
+    plan = make_plan(fuse(lower(gm, "test")), Target.of("avx512", 1))
+    assert len(plan.steps) == 1
+
+
+def test_an_axis_of_two_is_not_chosen_for_vectors_before_a_long_one() -> None:
+    """Three operands are read along the two channels that become pixels, one and the result along the row."""
+
+    def backward(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return F.pixel_unshuffle(a * b + c * b.sin() + a * c, 2) * x
+
+    images = [torch.randn(2, 4, 96, 96) for _ in range(3)]
+    gm = make_fx(backward, tracing_mode="fake")(torch.randn(2, 16, 48, 48), *images)
+    plan = make_plan(fuse(lower(gm, "test")), Target.of("avx512", 1))
+    ((schedule,),) = [k.schedules for k in plan.kernels]
+    assert isinstance(schedule, Schedule)
+    assert schedule.vector is not None
 
 
 @pytest.mark.parametrize("shape", [(41, 3), (3, 1), (41, 2), (5, 1, 4)], ids=str)

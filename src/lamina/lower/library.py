@@ -1,8 +1,9 @@
 """Library calls: what an operation without a rule becomes.
 
-Arguments are strided windows, so that a transposed operand is no copy. A result is always memory of its own: a view
-is called in its copying variant, because planned memory may be given to another value while a library's view of it
-lives on.
+Arguments are strided windows, so that a transposed operand is no copy. A result is memory of its own: a view is called
+in its copying variant, for what becomes an output, and for what is written to after it. Pairs that stand for complex
+numbers, and complex numbers that stand for pairs, stay views where neither can happen: planning keeps memory that a
+call's result may be a view of.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.base.torch_private import OpOverload
+from lamina.base.torch_private import HigherOrderOperator, OpOverload
 from lamina.lower.context import Lowering
 from lamina.lower.rules import CannotLower
 from lamina.lower.sizes import expr_of
 from lamina.lower.values import TensorValue
+from lamina.ops.aliasing import makes_view
 
 __all__ = ["call_effect", "call_library", "is_read"]
+
+_COMPLEX_VIEWS = (torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default)
 
 
 def call_library(low: Lowering, node: Node, target: Any, args: Any, kwargs: Any, reason: str) -> Any:
@@ -58,7 +62,7 @@ def _append(
     if target._schema.is_mutable:
         raise CannotLower(f"{target} writes to its arguments")
     aliased = any(result.alias_info is not None for result in target._schema.returns)
-    called = _copying(target) if aliased else target
+    called = _copying(target) if aliased and not _stays_view(node) else target
     results: list[Any] = []
     for k, v in vals:
         if isinstance(v, torch.Tensor):
@@ -76,6 +80,28 @@ def _append(
     outs = [r if isinstance(r, TensorValue) else None for r in results] if target._schema.returns else []
     low.library(node, str(called), args, kwargs, outs, reason, several)
     return results
+
+
+def _stays_view(node: Node) -> bool:
+    """Whether pairs or complex numbers may be what they are a view of: nothing is written to, no output shares it."""
+    if node.target not in _COMPLEX_VIEWS or _is_returned(node):
+        return False
+    return not any(other.op == "call_function" and _may_write(other.target) for other in node.graph.nodes)
+
+
+def _may_write(target: Any) -> bool:
+    """Whether a call may write to an argument, at the end of the program or, through a wrapper, where it stands."""
+    if isinstance(target, OpOverload):
+        return bool(target._schema.is_mutable)
+    return isinstance(target, HigherOrderOperator)
+
+
+def _is_returned(node: Node) -> bool:
+    """Whether ``node``, or a view of it, is an output."""
+    return any(
+        user.op == "output" or (user.op == "call_function" and makes_view(user.target) and _is_returned(user))
+        for user in node.users
+    )
 
 
 def is_read(node: Node, position: int) -> bool:

@@ -31,6 +31,7 @@ from lamina.schedule.join_groups import Joiner
 from lamina.schedule.lifetimes import Lifetimes
 from lamina.schedule.masked_update import overwrite_results
 from lamina.schedule.narrow import narrow_temporaries
+from lamina.schedule.parts_of_rows import written_out
 from lamina.schedule.preserved import verify_same_stores
 from lamina.schedule.recompute import recompute
 from lamina.schedule.short_columns import short_columns
@@ -189,7 +190,7 @@ def _for_vectors(step: Step, buffers: BufferFacts) -> Step:
     """A nest for a CPU with neighbours that read one element in one point."""
     if not isinstance(step, Nest) or any(map(buffers.on_gpu, stored(step))):
         return step
-    return undivided(step, buffers.buffers)
+    return written_out(undivided(step, buffers.buffers))
 
 
 class _Grouping:

@@ -265,15 +265,13 @@ class Chooser:
     # ---- choices ------------------------------------------------------------------------------------------------
 
     def vector(self) -> str | None:
-        """The axis along which most accesses are contiguous."""
+        """The axis along which most accesses are contiguous, of those that are no shorter than three."""
         if self.given is not None:
             return self.given
-        score = self.scores()
+        score = {a: n for a, n in self.scores().items() if not (self.axis[a].extent.is_int and self.size((a,)) < 3)}
         best = max(score, key=lambda a: (score[a], self.names.index(a)), default=None)
         if best is None or score[best] == 0:
             return far_axis(self.nest) if score else None
-        if self.size((best,)) < 3 and self.axis[best].extent.is_int:
-            return None
         return None if self.light_scatter(best) else best
 
     def light_scatter(self, axis: str) -> bool:
