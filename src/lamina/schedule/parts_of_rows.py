@@ -12,17 +12,11 @@ from dataclasses import replace
 from lamina.ir.index import Axis
 from lamina.ir.loops import Load, Nest, Reduce, Scan, Store, axes_of_values
 from lamina.schedule.fold_predicates import fold_predicates
+from lamina.schedule.short_axes import EQUATIONS, LEAST, LONGEST
 from lamina.schedule.simplify import simplify
 from lamina.schedule.whole_rows import without_axis
 
 __all__ = ["written_out"]
-
-_LONGEST = 4
-"""Elements of a row at most."""
-_LEAST = 8
-"""Rows at least."""
-_EQUATIONS = 160
-"""Equations of a nest whose rows are written out at most."""
 
 
 def written_out(nest: Nest) -> Nest:
@@ -34,7 +28,7 @@ def written_out(nest: Nest) -> Nest:
     reduced = {name for e in nest.body if isinstance(e, Reduce) for name in e.axes}
     values = axes_of_values(nest)
     for axis in nest.axes:
-        if axis.name in reduced or not axis.extent.is_int or not 2 <= axis.extent.const <= _LONGEST:
+        if axis.name in reduced or not axis.extent.is_int or not 2 <= axis.extent.const <= LONGEST:
             continue
         if not _is_masked_along(nest, axis, values) or not _has_rows(nest, axis):
             continue
@@ -42,7 +36,7 @@ def written_out(nest: Nest) -> Nest:
         if made is None:
             continue
         made = replace(made, body=tuple(simplify(fold_predicates(made.body), "exact")))
-        if _loads(made) <= _loads(nest) and len(made.body) <= _EQUATIONS:
+        if _loads(made) <= _loads(nest) and len(made.body) <= EQUATIONS:
             return made
     return nest
 
@@ -56,7 +50,7 @@ def _is_masked_along(nest: Nest, axis: Axis, values: Mapping[str, frozenset[str]
 
 def _has_rows(nest: Nest, axis: Axis) -> bool:
     """Whether another axis is long enough for vectors."""
-    return any(a != axis and (not a.extent.is_int or a.extent.const >= _LEAST) for a in nest.axes)
+    return any(a != axis and (not a.extent.is_int or a.extent.const >= LEAST) for a in nest.axes)
 
 
 def _loads(nest: Nest) -> int:

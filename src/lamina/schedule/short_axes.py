@@ -23,13 +23,13 @@ from lamina.schedule.gpu_facts import ROWS_IN_COMMON
 from lamina.schedule.target import Target
 from lamina.schedule.whole_rows import without_axis
 
-__all__ = ["unrolled", "unrolled_in_common"]
+__all__ = ["EQUATIONS", "LEAST", "LONGEST", "unrolled", "unrolled_in_common"]
 
-_LONGEST = 4
+LONGEST = 4
 """Points of an axis that is unrolled at most without a question: vectors whose elements take as many turns are fast."""
-_LEAST = 8
+LEAST = 8
 """Points of the axis around it at least."""
-_EQUATIONS = 160
+EQUATIONS = 160
 """Equations of an unrolled body at most: the text, and the time to compile it, grow with each. Not measured."""
 _SURE = 1.2
 """How many times as long the loops must be expected to take as they are for a longer axis to be unrolled."""
@@ -48,7 +48,7 @@ def _unrolled_in_common(nest: Nest) -> Nest:
         return nest
     *outer, axis = nest.axes
     count = axis.extent.const if axis.extent.is_int else 0
-    if not 2 <= count <= 2 * _LONGEST or len(nest.body) * count > _EQUATIONS:
+    if not 2 <= count <= 2 * LONGEST or len(nest.body) * count > EQUATIONS:
         return nest
     if not any(isinstance(e, Reduce) and axis.name in e.axes for e in nest.body):
         return nest
@@ -79,7 +79,7 @@ def _unrolled(nest: Nest, dtypes: Mapping[str, str], target: Target) -> Nest:
         return nest
     axis = nest.axes[-1]
     count = axis.extent.const
-    if not 2 <= count <= furthest(target.vector_bytes) or len(nest.body) * count > _EQUATIONS:
+    if not 2 <= count <= furthest(target.vector_bytes) or len(nest.body) * count > EQUATIONS:
         return nest
     around = [outer for outer in nest.axes[:-1] if _goes_on(nest, outer, axis)]
     if any(isinstance(e, Scan) for e in nest.body) or not around:
@@ -88,7 +88,7 @@ def _unrolled(nest: Nest, dtypes: Mapping[str, str], target: Target) -> Nest:
     if result is None:
         return nest
     dense = any(_goes_on(nest, outer, axis, dense=True) for outer in around)
-    return result if (dense and count <= _LONGEST) or _faster(result, nest, dtypes, target) else nest
+    return result if (dense and count <= LONGEST) or _faster(result, nest, dtypes, target) else nest
 
 
 def _computed_once(nest: Nest) -> Nest:
@@ -97,8 +97,8 @@ def _computed_once(nest: Nest) -> Nest:
         return nest
     values = frozenset[str]().union(*axes_of_values(nest).values())
     for axis in nest.axes[:-1]:
-        short = axis.extent.is_int and 2 <= axis.extent.const <= _LONGEST
-        if not short or axis.name in values or axis.extent.const * len(nest.body) > _EQUATIONS:
+        short = axis.extent.is_int and 2 <= axis.extent.const <= LONGEST
+        if not short or axis.name in values or axis.extent.const * len(nest.body) > EQUATIONS:
             continue
         last = replace(nest, axes=(*(a for a in nest.axes if a != axis), axis))
         nest = without_axis(last, axis) or nest
@@ -121,7 +121,7 @@ def _goes_on(nest: Nest, outer: Axis, axis: Axis, dense: bool = False) -> bool:
 
     ``dense``: where ``axis`` ends, so that all elements of such a store are neighbours.
     """
-    if outer.extent.is_int and outer.extent.const < _LEAST:
+    if outer.extent.is_int and outer.extent.const < LEAST:
         return False
     stores = [e for e in nest.body if isinstance(e, Store)]
     for eqn in stores:
