@@ -4,12 +4,14 @@
 
 For each model, trained for a step where it has gradients: of the calls of its forward and backward graphs, and of the
 lines of its kernels that are no boilerplate, the share that links of a report lead to from a Python line. ``--list``
-prints every node and line that is reached by none.
+prints every node and line that is reached by none. Without ``--only`` the counts, and what is lost, are written to
+results/provenance.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import lamina
+from benchmarks.report import RESULTS
 from lamina.report.document import document
 from lamina.report.kernels import computes
 
@@ -297,19 +300,23 @@ def main() -> int:
     parser.add_argument("--only", default="", help="the one model to take")
     parser.add_argument("--list", action="store_true", help="print what is lost")
     given = parser.parse_args()
-    sums = {level: [0, 0] for level in GOALS}
+    rows: dict[str, dict[str, Any]] = {}
     for name, module, inputs in models():
         if given.only not in ("", name):
             continue
         report = measured(module, inputs)
         totals, lost = counted(report)
+        rows[name] = {**totals, "lost": lost, "faults": report["faults"]}
         print(f"{name:16}", *(f"{level} {have}/{there}" for level, (have, there) in totals.items()), *report["faults"])
-        for level, pair in totals.items():
-            sums[level] = [a + b for a, b in zip(sums[level], pair, strict=True)]
         if given.list:
             print(*(f"    {one}" for one in lost), sep="\n")
+    sums = {level: [sum(row[level][part] for row in rows.values()) for part in (0, 1)] for level in GOALS}
     shares = {level: have / max(there, 1) for level, (have, there) in sums.items()}
     print(*(f"{level} {100 * share:.2f} % (at least {100 * GOALS[level]:.0f})" for level, share in shares.items()))
+    if not given.only:
+        rounded = {level: round(share, 5) for level, share in shares.items()}
+        content = {"torch": torch.__version__, "goals": GOALS, "shares": rounded, "totals": sums, "models": rows}
+        (RESULTS / "provenance.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return any(share < GOALS[level] for level, share in shares.items())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import logging
 import re
@@ -14,10 +15,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import lamina
 from lamina.capture.reasons import NOT_STORED
-from lamina.errors import LaminaWarning
+from lamina.errors import BadArgument, LaminaWarning
 
 
 def scaled(x: Tensor, k: int = 2) -> Tensor:
@@ -117,6 +119,47 @@ def nested(x: Tensor) -> Tensor:
     return torch.nested.nested_tensor([x, x])
 
 
+def quantised_tensor() -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.quantize_per_tensor(x(), 0.1, 0, torch.qint8)
+
+
+def hooked() -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    module[0].register_full_backward_hook(lambda *_: None)
+    return module
+
+
+def hooks_a_tensor(x: Tensor) -> Tensor:
+    y = x.sin()
+    y.register_hook(lambda g: g * 2)
+    return y * y
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * 2
+
+
+def steps() -> Callable[..., Any]:
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], 0.1)
+
+    def step(x: Tensor) -> Tensor:
+        loss = (x * weight).sum()
+        weight.grad = torch.ones(4)
+        optimizer.step()
+        return loss
+
+    return step
+
+
 @torch.compiler.disable
 def disabled(x: Tensor) -> Tensor:
     return x.sin()
@@ -131,6 +174,8 @@ PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tuple[A
     "GRU": (lambda: nn.GRU(4, 4), lambda: (torch.randn(2, 3, 4),), False, "LM1005"),
     "sparse": (lambda: lambda x: torch.sparse.mm(x, torch.ones(4, 4)), lambda: (x().to_sparse(),), False, "LM1006"),
     "quantised": (quantised, lambda: (x(),), False, "LM1014"),
+    "quantised tensor": (lambda: lambda x: x.dequantize().sin(), lambda: (quantised_tensor(),), False, "LM1025"),
+    "backward hooks": (hooked, lambda: (x(),), False, "LM1026"),
     "complex": (lambda: lambda x: (x.to(torch.complex64) * 1j).sin(), lambda: (x(),), True, "LM4502"),
     "view as complex": (lambda: lambda x: torch.view_as_complex(x.view(8, 2)).abs(), lambda: (x(),), True, "LM4502"),
     "eigenvalues": (lambda: lambda x: torch.linalg.eigvals(x).abs(), lambda: (x(),), True, "LM4501"),
@@ -203,18 +248,17 @@ def test_what_is_left_to_others_is_said(name: str) -> None:
 
 OWN_CODES = {
     "GRU": "",  # its calls are recorded
-    "quantised": "LM1022",
+    "quantised": "LM1025",
     "loop": "LM1001",
     "try": "",  # what is printed waits for no tensor
     "manager": "LM1022",
     "open": "LM1022",
     "logger": "",
     "own generator": "LM1022",
-    "generator": "",  # what it computes is recorded when it is asked
-    "coroutine": "LM1022",
+    "coroutine": "LM1020",
     "file passed over": "LM1022",
     "C method": "",
-    "disabled": "LM1022",
+    "disabled": "LM1009",
 }
 """The codes that the own front end has for programs for which Dynamo has others."""
 OWN_PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tuple[Any, ...]], str]] = {
@@ -227,6 +271,22 @@ OWN_PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tup
     "made sparse": (lambda: lambda x: (x.sin().to_sparse() @ x).sin(), lambda: (x(),), "LM1006"),
     "operator": (lambda: lambda x: torch.ops.aten.sin(x.cos()) * 2, lambda: (x(),), "LM1023"),
     "nested": (lambda: lambda x: nested(x).sin().to_padded_tensor(0.0), lambda: (x(),), "LM1007"),
+    "branch of torch": (
+        lambda: lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
+        lambda: (x(),),
+        "LM1024",
+    ),
+    "mapped": (lambda: lambda x: torch.vmap(torch.sin)(x), lambda: (x(),), "LM1024"),
+    "differentiated": (lambda: lambda x: torch.func.grad(lambda y: y.sin().sum())(x), lambda: (x(),), "LM1024"),
+    "checkpointed": (
+        lambda: lambda x: checkpoint(torch.sin, x, use_reentrant=False),
+        lambda: (x().requires_grad_(),),
+        "LM1024",
+    ),
+    "function of autograd": (lambda: lambda x: Doubled.apply(x).sin(), lambda: (x().requires_grad_(),), "LM1024"),
+    "hook of a tensor": (lambda: hooks_a_tensor, lambda: (x().requires_grad_(),), "LM1024"),
+    "optimizer": (steps, lambda: (x(),), "LM1022"),
+    "disabled within": (lambda: lambda x: disabled(x.cos()) * 2, lambda: (x(),), "LM1009"),
     "pooled": (lambda: lambda x: torch.nn.functional.max_pool2d(x[None], 2).relu(), lambda: (x(),), ""),
 }
 
@@ -251,10 +311,42 @@ def test_what_the_own_front_end_leaves_to_others_is_said(name: str, tmp_path: Pa
     if wanted is not None:
         torch.testing.assert_close(result, wanted)
     told = [w for w in caught if issubclass(w.category, LaminaWarning)]
-    waits = name in ("generator", "coroutine")
-    assert len(told) == (compiled.stats().graphs == 0 and not waits), [str(w.message) for w in told]
+    assert len(told) == (compiled.stats().graphs == 0), [str(w.message) for w in told]
     assert all(w.filename == __file__ and ". " in str(w.message) for w in told)
     _check_left(compiled, code)
+
+
+def test_nothing_is_said_of_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imported_by_a_test.py").write_text("TWO = 2\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    @functools.partial(torch.compiler.disable, recursive=False)
+    def imported() -> Any:
+        return importlib.import_module("imported_by_a_test")
+
+    def multiplied(x: Tensor) -> Tensor:
+        return x.sin() * imported().TWO
+
+    torch.compiler.reset()
+    compiled = lamina.compile(multiplied, options={"compare_eager": "off", "progress": False})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LaminaWarning)
+        torch.testing.assert_close(compiled(x()), x().sin() * 2)
+    told = [d for kind in ("break", "capture") for d in compiled.record.decisions(kind)]
+    assert {d.code for d in told} == {"LM1009"}, told
+
+
+def test_a_module_of_torchscript_is_run_or_refused_in_our_words() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+        try:  # as the version of torch will have it
+            torch.compile(module, backend="eager")
+        except RuntimeError:
+            with pytest.raises(BadArgument, match="has no Python that could be captured"):
+                lamina.compile(module)
+        else:
+            torch.testing.assert_close(lamina.compile(module)(x()), module(x()))
 
 
 @pytest.mark.parametrize(

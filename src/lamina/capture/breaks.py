@@ -21,6 +21,7 @@ from lamina.capture.reasons import (
     OTHER_BREAK,
     OWN_BREAKS,
     OWN_CAUSES,
+    QUANTISED,
     WRITTEN_IN_C,
 )
 
@@ -38,6 +39,8 @@ _NO_ADVICE = (
 """How hints of Dynamo's begin that are for those who write Dynamo."""
 _OF_A_FILE = "intentionally marked that the function"
 """What Dynamo explains of functions that have Python code."""
+_OF_QUANTISED = "quantized nyi in meta tensors"
+"""What Dynamo's messages hold where a tensor is quantised."""
 _CALL_OF = "the call of "
 _BEHIND_OPERATORS = "pybind11_detail_"
 """How the class of the functions behind operators begins."""
@@ -62,12 +65,21 @@ def break_reason(kind: str, message: str) -> Reason:
     code = BREAKS.get(kind, OTHER_BREAK)
     if code is WRITTEN_IN_C and _OF_A_FILE in parts.get("Explanation", ""):
         code = IN_PASSED_FILE
+    elif _OF_QUANTISED in message:
+        code = QUANTISED
     return code(
-        what=kind or first,
-        why=parts.get("Explanation", first),
+        what=_joined(kind or first, parts.get("Explanation", first)),
         context=_readable(context),
         hint=parts.get("Hint", "move it out of the compiled function"),
     )
+
+
+def _joined(case: str, why: str) -> str:
+    """Dynamo's name of a case and its explanation as one text, where the one does not say the other."""
+    case, why = case.rstrip(" .:"), why.rstrip(" .:")
+    if not why or why in case:
+        return case
+    return why if case in why else f"{case}: {why}"
 
 
 def failure_reason(error: Exception) -> str:
@@ -93,7 +105,7 @@ def own_break_reason(what: str, cause: str = "") -> Reason:
     if what.removeprefix(_CALL_OF).startswith(_BEHIND_OPERATORS):
         name = OPERATOR
     code = OWN_BREAKS.get(name) or OWN_CAUSES.get(cause, NOT_IN_A_GRAPH)
-    made = code(what=what, context=name)
+    made = code(what=what, context=name, name=name)
     return Reason(made, made.code, made.remedy.partition(_OF_DYNAMO)[0])
 
 

@@ -33,7 +33,7 @@ from lamina.capture.torch_private import (
 )
 from lamina.capture.trace_corrections.torch_private import guard_without_graph
 from lamina.capture.wrong_traces.torch_private import refused
-from lamina.errors import LaminaError
+from lamina.errors import BadArgument, LaminaError
 from lamina.record import Record
 
 __all__ = ["Backend", "Captured", "compile_callable", "compiled_graph", "guarded", "note_behind_torch", "note_capture"]
@@ -219,9 +219,20 @@ def compile_callable(
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target
         if isinstance(module, torch.jit.ScriptModule):
-            return _with(compiled(module), attributes)
+            return _with(_of_torchscript(compiled, module), attributes)
         return transparent(module, compiled, attributes)
     return _with(name_compiled(compiled(target), target), attributes)
+
+
+def _of_torchscript(compiled: Callable[[Any], Any], module: torch.jit.ScriptModule) -> Any:
+    """A TorchScript module as torch makes it compiled, which refuses some kinds of them."""
+    try:
+        return compiled(module)
+    except RuntimeError as error:
+        raise BadArgument(
+            f"{type(module).__name__}: a module of torch.jit.script has no Python that could be captured",
+            remedy="pass the module that it was made of",
+        ) from error
 
 
 def _with(compiled: Any, attributes: Mapping[str, object]) -> Any:

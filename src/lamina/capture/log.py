@@ -15,6 +15,7 @@ from lamina.base.user_warnings import calling_line, calling_place, warn_user
 from lamina.capture.breaks import break_reason, is_torchs, user_frame, user_place
 from lamina.capture.modes.switches import place_of
 from lamina.capture.reasons import (
+    COROUTINE,
     GENERATOR,
     NO_TENSOR_CALLS,
     NOTHING_CAPTURED,
@@ -77,6 +78,12 @@ class CaptureLog:
         """Python runs ``function``, as it is a generator."""
         reason = GENERATOR()
         self.missed.insert(0, reason)  # what else was missed says more
+        self.skipped(function, reason)
+
+    def runs_later(self, function: str, coroutine: bool) -> None:
+        """A call of ``function`` gave a generator or a ``coroutine``, which Python runs after the call."""
+        reason = COROUTINE(name=function) if coroutine else GENERATOR()
+        self.missed.append(reason)
         self.skipped(function, reason)
 
     def compiled_again(self, function: str, failed: Sequence[FailedGuard]) -> None:

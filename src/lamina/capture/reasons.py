@@ -40,6 +40,7 @@ __all__ = [
     "OWN_BREAKS",
     "OWN_CAUSES",
     "PASSED_OVER",
+    "QUANTISED",
     "RAISED",
     "REUSED",
     "RUN_BY_PYTHON",
@@ -56,7 +57,7 @@ _BREAKS = Codes(10, "graph breaks")
 
 OTHER_BREAK = _BREAKS.add(
     0,
-    "{what}: {why}",
+    "{what}",
     "Dynamo cannot capture a call. The graph ends before it, Python makes the call, and a new graph begins after it. "
     "The name of the case is Dynamo's own.",
     "{hint}",
@@ -200,7 +201,23 @@ NOT_IN_A_GRAPH = _BREAKS.add(
     "move it out of the compiled function, or compute the same by functions of torch",
 )
 
+QUANTISED = _BREAKS.add(
+    25,
+    "a tensor or a module is quantised",
+    "Tensors that torch.quantize_per_tensor makes and modules of torch.ao.nn.quantized hold packed integers. Neither "
+    "front end makes graphs of them.",
+    "compile the functions around it, which take and give other tensors; quantised weights of torchao are captured",
+)
+_HOOKS = _BREAKS.add(
+    26,
+    "a module has backward hooks",
+    "`register_full_backward_hook` and `register_full_backward_pre_hook` give a module Python functions that the "
+    "backward calls. Dynamo does not capture such a module, and the own front end ends its graph around it.",
+    "take the hooks off, or have Tensor.register_hook in forward, which Dynamo captures",
+)
+
 BREAKS = {
+    "Module-level backwards hooks require compiled autograd.": _HOOKS,
     "Attempted to wrap RNN, GRU, or LSTM": _RNN,
     "Attempted to wrap sparse Tensor": _SPARSE,
     "Attempted to wrap sparse Tensor with VariableTracker": _SPARSE,
@@ -256,6 +273,14 @@ _CUSTOM_OPERATOR = _BREAKS.add(
     "Graphs of the own front end hold functions and methods of torch, not yet operators that are called as such.",
     "leave the option capture at dynamo, where an operator with a formula for shapes stays in the graph",
 )
+_FUNCTIONS = _BREAKS.add(
+    24,
+    "{what} runs functions of the program's by itself",
+    "`torch.cond`, `while_loop`, `flex_attention`, the transforms of torch.func, `torch.utils.checkpoint`, a "
+    "`torch.autograd.Function` and hooks of tensors are given functions and run them. Graphs of the own front end hold "
+    "no functions.",
+    "leave the option capture at dynamo, which captures such calls and what they run",
+)
 OWN_BREAKS = {
     **dict.fromkeys(("item", "tolist", "__int__", "__float__", "__index__", "__complex__"), _VALUE),
     "__bool__": _BRANCH,
@@ -265,10 +290,22 @@ OWN_BREAKS = {
     **dict.fromkeys(("print", "input", "open", "__repr__", "__format__"), _BUILTIN),
     **dict.fromkeys(("to_sparse", "to_sparse_csr", "to_sparse_coo", "sparse_coo_tensor"), _SPARSE),
     "lstm": _RNN,
+    **dict.fromkeys(("register_hook", "register_post_accumulate_grad_hook"), _FUNCTIONS),
     **dict.fromkeys(("CustomOpDef", "OpOverload", "OpOverloadPacket", OPERATOR), _CUSTOM_OPERATOR),
 }
 """Codes of what ends a graph of the own front end, by the name of the call; those of others are ``OWN_CAUSES``."""
-OWN_CAUSES = {"size": _SHAPE, "value": _VALUE, "formula": NO_FORMULA, "sparse": _SPARSE, "nested": _NESTED}
+OWN_CAUSES = {
+    "size": _SHAPE,
+    "value": _VALUE,
+    "formula": NO_FORMULA,
+    "sparse": _SPARSE,
+    "nested": _NESTED,
+    "quantised": QUANTISED,
+    "functions": _FUNCTIONS,
+    "hooks": _HOOKS,
+    "disabled": _DISABLED,
+    "coroutine": COROUTINE,
+}
 """Codes of what ends a graph of the own front end, by its cause; those of all others are ``NOT_IN_A_GRAPH``."""
 
 FRAMES = Codes(12, "functions left to Python, and what capture fixed")
@@ -282,8 +319,8 @@ RUN_BY_PYTHON = FRAMES.add(
 SKIPPED_BY_DYNAMO = FRAMES.add(
     1,
     "Python runs it: {why}",
-    "Where Dynamo cannot go on after a graph break, there is no graph for the whole function. Functions that it calls "
-    "are captured for themselves.",
+    "Where Dynamo cannot go on after a graph break, and where a call gives a generator or a coroutine, there is no "
+    "graph for the whole function. Functions that it calls are captured for themselves.",
     "{hint}",
 )
 BY_EAGER = FRAMES.add(

@@ -39,9 +39,13 @@ from lamina.errors import RecompileRefused
 __all__ = ["Guards", "function_being_compiled", "note_fixed_sizes", "refused_recompile", "was_reset", "watch_frames"]
 
 _thread = threading.local()
-_LOGGERS = ("torch._subclasses.fake_tensor", "torch._dynamo.variables.tensor")
-_REPEATED = ("failed while attempting to run meta for", "Graph break from `Tensor.item()`")
-"""What begins messages of many lines about what Lamina tells in its own words."""
+_LOGGERS = ("torch._subclasses.fake_tensor", "torch._dynamo.variables.tensor", "torch._dynamo.utils")
+_REPEATED = (
+    "failed while attempting to run meta for",
+    "Graph break from `Tensor.item()`",
+    "Encountered exception (",
+)
+"""What begins messages about what Lamina tells in its own words."""
 """``function``: the code of the function that Dynamo compiles in this thread, and nothing else."""
 
 

@@ -104,6 +104,8 @@ class FrameCallback(CatchErrorsWrapper):
 
     def __call__(self, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
         self.met = True
+        if frame.f_code.co_filename.startswith(_FROZEN):
+            return ConvertFrameReturn(frame_exec_strategy=_with_all_it_calls, apply_to_code=False)
         if not self.whole and (why := refused_frame(frame.f_code)):
             return self._left_to_python(frame.f_code, why)
         if not self.whole and is_checkpointed(self.entry):
@@ -166,6 +168,9 @@ class FrameCallback(CatchErrorsWrapper):
         if count in (1, _MOST_FAILURES):
             self.log.run_by_python(place_of(code), failure_reason(error), count == _MOST_FAILURES)
 
+
+_FROZEN = "<frozen "
+"""How the files of modules begin that are part of Python, as its import is: nothing of the program runs there."""
 
 _CHECKPOINTED = (
     "hooks of a module discard what it saves and call it again in the backward, uncompiled; checkpoint within what is "

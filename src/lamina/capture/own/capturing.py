@@ -21,6 +21,7 @@ from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.base.torch_names.torch_private import CONTEXTLIB, DISPATCHERS
 from lamina.capture.own.attributes import deletes_by_code, read_attribute, read_plainly, setter_of
 from lamina.capture.own.callbacks import asks, calls_back
+from lamina.capture.own.causes.torch_private import cause_of_call, is_of_tensors, maker_of
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.importing import is_loaded
 from lamina.capture.own.iterating import advanced, by_key, consumable, drawn, is_by_key
@@ -253,7 +254,10 @@ class CapturingWorld(PlainWorld):
     def natively(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of what is not understood: everything is computed before, and nothing is recorded in it."""
         recorder = self.recorder
-        recorder.end(_named(function, args), given=flat((args, kwargs)))
+        called = _called_by(function, args)
+        tensors = list(flat((args, kwargs)))
+        computes = is_of_tensors(called, args if called is function else args[1])
+        recorder.end(_named(called), given=tensors, cause=cause_of_call(called), computes=computes)
         recorder.escaped("what may call the program back")
         recorder.regions.native += 1
         was_on = paused(recorder)
@@ -298,9 +302,15 @@ def _checked(function: Callable[..., Any], found: Any) -> Any:
     return found
 
 
-def _named(function: Any, args: tuple[Any, ...]) -> str:
-    """What is called, in words; ``args`` are those of a function of the interpreter's that makes a call."""
-    called = args[0] if len(args) > 2 and isinstance(args[1], tuple) and callable(args[0]) else function
+def _called_by(function: Any, args: tuple[Any, ...]) -> Any:
+    """What is called; ``args`` are those of a function of the interpreter's that makes a call."""
+    return args[0] if len(args) > 2 and isinstance(args[1], tuple) and callable(args[0]) else function
+
+
+def _named(called: Any) -> str:
+    """What is called, in words."""
+    if maker := maker_of(called):
+        return f"the call of {maker}"
     name = getattr(called, "__qualname__", None) or type(called).__qualname__
     if "<locals>" in name:  # torch's choices between two functions have the name of what they stand for
         name = getattr(called, "__name__", name.rpartition("<locals>.")[2])

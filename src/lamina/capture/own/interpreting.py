@@ -139,10 +139,10 @@ class Interpreting:
     def _note_break(self, what: str, cause: str, place: str) -> None:
         """Note, once for each line, what ends a graph there."""
         with self.record.harmless("capture"):
-            if (key := f"{what} {place}") not in self.noted:
+            reason = own_break_reason(what, cause)
+            if (key := f"{reason} {place}") not in self.noted:
                 subject = (place or self.subject[0],)
                 facts = (("function", self.subject[0]), *(() if place else self.log.called_at()))
-                reason = own_break_reason(what, cause)
                 self.log.missed.append(reason)
                 self.noted.add(key)
                 self.record.note("", "break", Decision("break", subject, False, reason, facts))
@@ -163,11 +163,12 @@ class Interpreting:
                 self.record.note("", "capture", Decision("capture", self.subject, False, INTEGERS_ARE_FIXED(why=why)))
 
     def _tell(self, result: Any) -> None:
-        """Warn, once, where a call that has ended was compiled in no part; what runs later may be yet."""
-        if not isinstance(result, GeneratorType | CoroutineType | AsyncGeneratorType):
-            with self.record.harmless("capture"):
-                self.log.empty = self.log.empty or NO_TENSOR_CALLS()
-                self.log.tell_nothing_compiled()
+        """Warn, once, where a call that has ended was compiled in no part."""
+        with self.record.harmless("capture"):
+            if isinstance(result, GeneratorType | CoroutineType | AsyncGeneratorType):
+                self.log.runs_later(self.subject[0], isinstance(result, CoroutineType))
+            self.log.empty = self.log.empty or NO_TENSOR_CALLS()
+            self.log.tell_nothing_compiled()
 
 
 def _noted(backend: Backend, log: CaptureLog, gm: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:

@@ -193,17 +193,24 @@ class Recorder(TorchFunctionMode):
         if self.trace is not None:
             self.trace.end(f"{name} runs between graphs")
 
-    def end(self, what: str, always: bool = False, given: Iterable[torch.Tensor] = (), cause: str = "") -> None:
+    def end(
+        self,
+        what: str,
+        always: bool = False,
+        given: Iterable[torch.Tensor] = (),
+        cause: str = "",
+        computes: bool = False,
+    ) -> None:
         """Run what is recorded, since ``what`` cannot be; raises ``_Broken`` if the whole call is to be one graph.
 
         Where nothing is recorded yet, it ends no graph, unless it is one that ``always`` does; it is told all the same
-        where it is given tensors. ``cause`` says more than the name of the call, as above.
+        where it is given tensors or ``computes`` with others. ``cause`` says more than the name of the call, as above.
         """
         tensors = list(given)
         if self.whole and (always or self.segment is not None):
             self.broken = self.broken or f"{what} ({self.place().strip()})"
             raise _Broken(self.broken)
-        if self.told is not None and (always or tensors or self.segment is not None):
+        if self.told is not None and (always or computes or tensors or self.segment is not None):
             self.told(what, cause or cause_of_operands(tensors))
         self.flush()
 

@@ -229,7 +229,7 @@ def _known(values: list[Any], pending: type) -> bool:
 
 
 def cause_of_operands(operands: Iterable[torch.Tensor]) -> str:
-    """What kind of operand keeps a call from being recorded: "sparse", "nested", or "" for others."""
+    """What kind of operand keeps a call from being recorded: "sparse", "nested", "quantised", or "" for others."""
     for operand in operands:
         if type(operand) not in _PLAIN_CLASSES:
             continue
@@ -237,6 +237,8 @@ def cause_of_operands(operands: Iterable[torch.Tensor]) -> str:
             return "nested"
         if str(operand.layout).startswith("torch.sparse"):
             return "sparse"
+        if operand.is_quantized:
+            return "quantised"
     return ""
 
 
