@@ -60,6 +60,7 @@ PLACES = (
     "lamina.capture.dynamo.note_fixed_sizes",
     "lamina.capture.dynamo.seconds_since_compile_started",
     "lamina.capture.log.break_reason",
+    "lamina.capture.log.calling_line",
     "lamina.capture.log.calling_place",
     "lamina.capture.log.place_of",
     "lamina.capture.log.user_frame",
@@ -69,6 +70,9 @@ PLACES = (
     "lamina.capture.events.torch_private._log_at_end",
     "lamina.capture.events.torch_private._tell_break",
     "lamina.capture.events.torch_private._tell_compiled",
+    "lamina.capture.own.capturing.cause_of_call",
+    "lamina.capture.own.interpreting.own_break_reason",
+    "lamina.capture.own.interpreting._place",
     "lamina.rewrite.rewriting.unmatched",
     "lamina.rewrite.rewriting.Matcher",
     "lamina.rewrite.unmatched.source_of",
@@ -119,25 +123,29 @@ def outcome(folder: Path) -> dict[str, Any]:
         "logs": "graph_breaks,fusion",
     }
     compiled = lamina.compile(program, options=options)
+    own_way = lamina.compile(program, options={**options, "capture": "own"})
     results: list[Tensor] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for rows in (4, 6, 6):
             x, w = torch.randn(rows, 5, requires_grad=True), torch.randn(5, 7, requires_grad=True)
-            result = compiled(x, w)
-            result.sum().backward()
-            results += [result.detach(), x.grad, w.grad]
+            for way in (compiled, own_way):
+                result = way(x, w)
+                result.sum().backward()
+                results += [result.detach(), x.grad, w.grad]
+                x.grad = w.grad = None
         lamina.compile(_without_tensors, options={"progress": False})(1, 2)
-    record: Record = compiled.record
-    plans = [stage.region for stage in record.stages if stage.name == "codegen"]
+        lamina.compile(nn.LSTM(2, 2), options={"progress": False})(torch.ones(1, 1, 2))
+    records: tuple[Record, ...] = (compiled.record, own_way.record)
+    stages = [stage for record in records for stage in record.stages]
     told = [str(w.message) for w in caught if issubclass(w.category, lamina.LaminaWarning)]
     return {
         "results": results,
-        "codegen": plans,
-        "to aten": [s.region for s in record.stages if s.name == "aten"],
-        "fallbacks": len(record.decisions("fallback")),
-        "notes": len(record.decisions("record")),
-        "incomplete": record.incomplete,
+        "codegen": [s.region for s in stages if s.name == "codegen"],
+        "to aten": [s.region for s in stages if s.name == "aten"],
+        "fallbacks": sum(len(record.decisions("fallback")) for record in records),
+        "notes": max(len(record.decisions("record")) for record in records),
+        "incomplete": any(record.incomplete for record in records),
         "warnings": told,
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Iterator
@@ -15,24 +14,13 @@ import pytest
 from lamina.report.document import document
 from lamina.report.page import page
 from tests.report.browser import Browser, chromium
+from tests.report.large import JUMP, large
 from tests.report.programs import link_pairs, trained, trained_for_a_gpu
+from tests.report.round_trips import strayed
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`${x}\u2028<!--"
 VIEWS = ("overview", "trace", "fusion", "decisions", "guards", "kernels", "passes", "memory", "time")
 MOST_BYTES, MOST_SECONDS, MOST_JUMP = 6_000_000, 2.0, 0.15
-
-JUMP = """(async () => {
-    const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-    const times = [];
-    for (const address of %s) {
-        const start = performance.now();
-        location.hash = 'trace=' + encodeURIComponent(address);
-        await new Promise((done) => addEventListener('hashchange', done, { once: true }));
-        await painted();
-        times.push(performance.now() - start);
-    }
-    return times;
-})()"""
 
 
 @pytest.fixture(scope="module")
@@ -97,16 +85,7 @@ def test_hostile_names_are_text(browser: Browser, tmp_path: Path, report: dict[s
 def test_links_lead_there_and_back(browser: Browser, tmp_path: Path, report: dict[str, Any]) -> None:
     opened(browser, tmp_path, report)
     pairs = random.Random(0).sample(list(link_pairs(report)), 500)
-    wrong = browser.evaluate(
-        f"""{json.dumps(pairs)}.filter(([upper, line, lower, other]) => {{
-            const {{ report }} = window.lamina;
-            const there = report.place(report.addressOf(lower, other));
-            const back = report.place(report.addressOf(upper, line));
-            return there.text !== lower || there.line !== other || back.text !== upper || back.line !== line ||
-                !report.linked(upper, line).get(lower)?.includes(other) ||
-                !report.linked(lower, other).get(upper)?.includes(line);
-        }})"""
-    )
+    wrong = strayed(browser, pairs)
     assert wrong == []
     for upper, line, lower, other in pairs[:12]:
         for number, at in ((lower, other), (upper, line)):
@@ -222,58 +201,6 @@ def test_programs_are_copied_and_saved(browser: Browser, tmp_path: Path, report:
     assert [one.name for one in saved] == [f"{kernel['name']}.py"]
     assert saved[0].read_text() == whole + kernel["program"]["after"]
     assert_quiet(browser)
-
-
-def large(lines: int) -> dict[str, Any]:
-    """A report of so many lines of code, in texts of five levels, each line linked to some of the next level."""
-    rng = random.Random(1)
-    shares = {"python": 0.05, "forward": 0.15, "loops": 0.25, "kernel": 0.25, "assembly": 0.3}
-    texts: list[dict[str, Any]] = []
-    for level, share in shares.items():
-        count = round(lines * share)
-        text = "\n".join(
-            f"    const vf32 v{i} = {rng.choice(('load', 'mul', 'add', 'fma'))}_f32(b{rng.randrange(12)}"
-            f" + i0*{rng.randrange(4096)} + i1, v{rng.randrange(i + 1)});  // {rng.choice(('gelu', 'norm', 'softmax'))}"
-            for i in range(count)
-        )
-        names = [] if level != "forward" else [[i, f"node_{i}"] for i in range(1, count + 1)]
-        texts.append(
-            {
-                "key": f"{level}:all",
-                "level": level,
-                "title": "all",
-                "language": "cpp",
-                "region": "",
-                "text": text,
-                "names": names,
-            }
-        )
-    links = []
-    for number in range(len(texts) - 1):
-        upper, lower = (text["text"].count("\n") + 1 for text in texts[number : number + 2])
-        flat, last = [], (0, 0)
-        for other in range(1, lower + 1):
-            pair = (1 + (other - 1) * upper // lower, other)
-            flat += [pair[0] - last[0], pair[1] - last[1]]
-            last = pair
-        links.append([number, number + 1, flat])
-    empty: dict[str, Any] = {
-        "regions": [],
-        "kernels": [],
-        "stages": [],
-        "decisions": [],
-        "spans": [],
-        "passes": [],
-        "pass_texts": [],
-        "pass_lines": [],
-        "guards": [],
-        "advice": [],
-        "peaks": {},
-        "faults": [],
-        "lost": {},
-    }
-    made = {"lamina": "", "torch": "", "python": "", "processor": "", "gpu": ""}
-    return {"schema": 3, "name": "large", "made": made, "texts": texts, "links": links, **empty}
 
 
 def test_a_large_report_is_small_and_fast(browser: Browser, tmp_path: Path) -> None:

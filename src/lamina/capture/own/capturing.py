@@ -257,7 +257,8 @@ class CapturingWorld(PlainWorld):
         called = _called_by(function, args)
         tensors = list(flat((args, kwargs)))
         computes = is_of_tensors(called, args if called is function else args[1])
-        recorder.end(_named(called), given=tensors, cause=cause_of_call(called), computes=computes)
+        what, cause = _said_of(called)
+        recorder.end(what, given=tensors, cause=cause, computes=computes)
         recorder.escaped("what may call the program back")
         recorder.regions.native += 1
         was_on = paused(recorder)
@@ -305,6 +306,14 @@ def _checked(function: Callable[..., Any], found: Any) -> Any:
 def _called_by(function: Any, args: tuple[Any, ...]) -> Any:
     """What is called; ``args`` are those of a function of the interpreter's that makes a call."""
     return args[0] if len(args) > 2 and isinstance(args[1], tuple) and callable(args[0]) else function
+
+
+def _said_of(called: Any) -> tuple[str, str]:
+    """What is called, in words, and why it is not recorded; the user's class may answer with an error."""
+    try:
+        return _named(called), cause_of_call(called)
+    except Exception:
+        return "a call", ""
 
 
 def _named(called: Any) -> str:

@@ -87,11 +87,11 @@ class Interpreting:
         graphs = self.log.graphs
         recorder = Recorder(self.regions, lambda: _user_line(machine), lambda: machine.watch(), self.fullgraph)
         varying = self.versions.varying
-        trace = Trace(lambda: _place(machine), state_of_torch(), varying) if self.versions.wanted else None
+        trace = Trace(lambda: self._line_of(machine), state_of_torch(), varying) if self.versions.wanted else None
         recorder.trace = trace
         capturing = CapturingWorld(recorder)
         machine = Machine(capturing if trace is None else TracingWorld(capturing, trace))
-        recorder.told = lambda what, cause: self._note_break(what, cause, _place(machine))
+        recorder.told = lambda what, cause: self._note_break(what, cause, machine)
         capturing.interpret = lambda function, *given, **named: machine.run(function, given, named)
         if trace is not None:
             args, kwargs = trace.begin(self.target, args, kwargs)
@@ -136,9 +136,10 @@ class Interpreting:
                 remedy="move it out of the compiled function, or compile without fullgraph",
             )
 
-    def _note_break(self, what: str, cause: str, place: str) -> None:
+    def _note_break(self, what: str, cause: str, machine: Machine) -> None:
         """Note, once for each line, what ends a graph there."""
         with self.record.harmless("capture"):
+            place = _place(machine)
             reason = own_break_reason(what, cause)
             if (key := f"{reason} {place}") not in self.noted:
                 subject = (place or self.subject[0],)
@@ -146,6 +147,13 @@ class Interpreting:
                 self.log.missed.append(reason)
                 self.noted.add(key)
                 self.record.note("", "break", Decision("break", subject, False, reason, facts))
+
+    def _line_of(self, machine: Machine) -> str:
+        """``_place`` of ``machine``; "" if it cannot be told."""
+        place = ""
+        with self.record.harmless("capture"):
+            place = _place(machine)
+        return place
 
     def _note_inputs(self, count: int, numbers: str) -> None:
         """Note which integers are inputs of a graph."""
