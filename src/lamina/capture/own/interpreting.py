@@ -150,10 +150,10 @@ class Interpreting:
 
     def _line_of(self, machine: Machine) -> str:
         """``_place`` of ``machine``; "" if it cannot be told."""
-        place = ""
+        found: list[str] = []
         with self.record.harmless("capture"):
-            place = _place(machine)
-        return place
+            found.append(_place(machine))
+        return "".join(found)
 
     def _note_inputs(self, count: int, numbers: str) -> None:
         """Note which integers are inputs of a graph."""
