@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+import lamina
 import lamina.aitune as ait
 from lamina.aitune.backend import (
     Backend,
@@ -329,6 +330,27 @@ def test_a_profile_has_the_whole_and_its_modules() -> None:
     assert "| whole |" in found.markdown()
     with pytest.raises(BadArgument, match="measure one call or more"):
         ait.profile(pipeline(16), batch(), measured_runs=0)
+
+
+def test_a_profile_of_compiled_code_runs_it_compiled() -> None:
+    """Hooks that take the time must not be compiled with the modules, nor end their graphs."""
+    block = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(10))).eval()
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = lamina.compile(block, options={"strict": True})
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    model = Whole()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = ait.profile(model, torch.ones(2, 8), measured_runs=3)
+    assert list(found.data) == [""]  # what is compiled has no time of its own
+    assert len(found.data[""]) == 3
+    assert len({s.region for s in model.inner.record.stages if s.name == "plan"}) == 1  # one graph of the whole
 
 
 def test_a_wrapped_module_keeps_modes_within() -> None:

@@ -107,8 +107,7 @@ def inspect(
     call = _calls(obj, dataset, inference_function)
     device = next((t.device for t in tensors_of(obj)), torch.device("cpu"))
     _check(number_of_iterations, warmup_iterations)
-    _repeat(call, warmup_iterations)
-    watches = watched(held, call, device, number_of_iterations)
+    watches = watched(held, call, device, number_of_iterations, warmup_iterations)
     whole = sum(watch.whole for watch in watches)
     seconds: Counter[str] = Counter()
     calls: Counter[str] = Counter()
@@ -146,8 +145,7 @@ def profile(
     held = {path: m for path, m in modules_in(obj).items() if path}
     call = _calls(obj, input_data, inference_function)
     device = next((t.device for t in tensors_of(obj)), torch.device("cpu"))
-    _repeat(call, warmup_runs)
-    watches = watched(held, call, device, measured_runs)
+    watches = watched(held, call, device, measured_runs, warmup_runs)
     names = [path for path in held if any(path in watch.seconds for watch in watches)]
     of_modules = {path: tuple(w.seconds[path] for w in watches if path in w.seconds) for path in names}
     return PerformanceProfile({"": tuple(w.whole for w in watches), **of_modules})
@@ -160,11 +158,6 @@ def _depth(path: str) -> int:
 def _check(count: int, warm: int) -> None:
     if count < 1 or warm < 0:
         raise BadArgument(f"{count} calls after {warm}", remedy="measure one call or more, after none or more")
-
-
-def _repeat(call: Callable[[], Any], count: int) -> None:
-    for _ in range(count):
-        call()
 
 
 def _calls(obj: Any, dataset: Any, function: Callable[..., Any] | None) -> Callable[[], Any]:

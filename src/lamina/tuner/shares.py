@@ -67,8 +67,15 @@ class Watch:
     calls: dict[str, int] = field(default_factory=dict)
 
 
-def watched(modules: Mapping[str, nn.Module], call: Callable[[], Any], device: torch.device, count: int) -> list[Watch]:
-    """``count`` calls, with the time within each of ``modules``; a GPU is waited for before and after each module."""
+def watched(
+    modules: Mapping[str, nn.Module], call: Callable[[], Any], device: torch.device, count: int, warm: int = 0
+) -> list[Watch]:
+    """``count`` calls after ``warm`` others, with the time within each of ``modules``; a GPU is waited for before and
+    after each module.
+
+    Hooks of modules that TorchDynamo compiles are part of the compiled code, where they do nothing: those modules have
+    no time of their own. It notices new hooks, so the calls before have them as well.
+    """
     begun: dict[str, list[float]] = defaultdict(list)
     found: list[Watch] = []
 
@@ -79,9 +86,13 @@ def watched(modules: Mapping[str, nn.Module], call: Callable[[], Any], device: t
 
     def watch(path: str, module: nn.Module) -> None:
         def before(*given: Any) -> None:
+            if torch.compiler.is_compiling():
+                return
             begun[path].append(now())
 
         def after(*given: Any) -> None:
+            if torch.compiler.is_compiling():
+                return
             here = found[-1]
             here.seconds[path] = here.seconds.get(path, 0.0) + now() - begun[path].pop()
             here.calls[path] = here.calls.get(path, 0) + 1
@@ -92,10 +103,10 @@ def watched(modules: Mapping[str, nn.Module], call: Callable[[], Any], device: t
     with contextlib.ExitStack() as hooks:
         for path, module in modules.items():
             watch(path, module)
-        for _ in range(count):
+        for _ in range(warm + count):
             begun.clear()
             found.append(Watch())
             start = now()
             call()
             found[-1].whole = now() - start
-    return found
+    return found[warm:]
