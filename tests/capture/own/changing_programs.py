@@ -1,6 +1,6 @@
 """Random programs that read a small world, and random changes of that world between calls: own front end against eager.
 
-``python -m tests.capture.own.changing_programs FIRST COUNT [stored | counting]`` prints what differs.
+``python -m tests.capture.own.changing_programs FIRST COUNT [stored] [counting | protocols]`` prints what differs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import json
 import random
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,15 +27,19 @@ from lamina.capture.own.reuse.versions import Versions
 from lamina.record import Record
 from tests.capture.own.machines import guard_machine, no_machine
 
-__all__ = ["Outcome", "counting", "difference", "stored_difference"]
+__all__ = ["Outcome", "counting", "difference", "protocols", "stored_difference"]
 
 sys.modules.setdefault("world", ModuleType("world"))  # where data classes look for what is of theirs
 
 WORLD = """
+import abc
+import enum
 import functools
+import inspect
 import io
 import math
-from dataclasses import dataclass
+from collections import OrderedDict
+from dataclasses import dataclass, fields
 import torch
 from torch import nn
 NUMBER = 2
@@ -117,6 +122,53 @@ class Pair:
     two: object = 2
     @property
     def sum(self): return self.one + self.two
+class Hooked:
+    factor = 3
+    def __init__(self): self.h = 2
+    def __getattribute__(self, name):
+        spec = super().__getattribute__("__dict__").get("spec")
+        if spec is not None and name in spec: return 7
+        return super().__getattribute__(name)
+class Fallback(Hooked):
+    def __getattr__(self, name):
+        if name.startswith("z"): return self.h + 1
+        raise AttributeError(name)
+hooked, fallback = Hooked(), Fallback()
+class Registry(dict):
+    def __setitem__(self, key, value): super().__setitem__(str(key), value)
+    def get(self, key): return super().get(str(key)) or {}
+registry = Registry(); registry["a"] = {"v": 2}
+@dataclass
+class Output(OrderedDict):
+    first: object = None
+    second: object = None
+    def __post_init__(self):
+        for field in fields(self):
+            value = self.__dict__.get(field.name)
+            if value is not None: self[field.name] = value
+    def __setattr__(self, name, value):
+        if name in {field.name for field in fields(self)} and value is not None: super().__setitem__(name, value)
+        super().__setattr__(name, value)
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+    def __getitem__(self, key): return dict(self.items())[key] if isinstance(key, str) else self.to_tuple()[key]
+    def to_tuple(self): return tuple(self[key] for key in self.keys())
+@functools.lru_cache
+def remembered(n, k=1):
+    noted.append(("asked", n, k))
+    return n * 2 + k + REAL
+class Logger:
+    @functools.lru_cache(None)
+    def once(self, text): noted.append(text)
+logger = Logger()
+class Kind(enum.Enum): A, B = 1, 2
+class Countable(abc.ABC): pass
+class Walk:
+    def __init__(self, n): self.n = n
+    def __iter__(self):
+        for at in range(self.n): yield at + 1
+walk = Walk(2)
 """
 
 READS = """
@@ -336,6 +388,128 @@ w.slotted.s = w.slotted.s + 1
 w.keep(r.randint(-9, 300))
 w.NUMBER = r.randint(-3, 400)
 w.NUMBER = r.choice((r.random() * 4, 3, 2**70, r.randint(-9, 9)))
+""".strip().splitlines()
+
+PROTOCOLS = """
+x = x * hooked.h
+x = x + hooked.factor
+x = x + getattr(hooked, "late", 2)
+x = x * fallback.zed
+x = x * 2 if hasattr(fallback, "late") else x + 5
+hooked.h = NUMBER
+fallback.late = x
+x = x + registry.get("a").get("v", 1)
+x = x + len(registry.get("b"))
+x = x * 2 if "a" in registry else x * 3
+registry["c"] = {"v": NUMBER}
+registry["x"] = x
+x = x * 2 if registry else x - 1
+made = Registry(); made[NUMBER] = x; x = x + len(made) + made.get(NUMBER)
+made = Output(first=x, second=None); x = made["first"] * len(made) + made.first
+made = Output(first=x, second=y); x = made.to_tuple()[1] + made[0]
+for key, value in Output(first=x, second=y).items(): x = x + value * len(key)
+x = x + sum(Output(first=x, second=y).values())
+y = Output(first=x, second=y)["second"]
+thing.made = Output(first=x)
+x = x * remembered(2)
+x = x * remembered(NUMBER)
+x = x * remembered(2, k=a)
+logger.once("text")
+logger.once(TEXT)
+x = x + torch.finfo(torch.get_default_dtype()).eps
+x = x * Kind(1).value
+x = x * (2 if Kind(DICT["a"]) is Kind.A else 3)
+x = x * len(Kind.B.name)
+x = x * (2 if isinstance(thing, Countable) else 3)
+x = x * (2 if isinstance(Pair(1), Countable) else 3)
+x = x * (2 if callable(thing) else 3)
+x = x * (2 if callable(helper) and callable(print) else 3)
+x = x * len(inspect.signature(helper).parameters)
+x = x * len(helper.__code__.co_varnames) + len(helper.__name__)
+x = x + len(str(Thing)) + len(Thing.__name__)
+for u, v in zip(thing, LIST): x = x * u + v
+for u, v in enumerate(walk): x = x + u * v
+for v in map(helper, walk): x = x + v
+x = x + 1 if all(v for v in thing) else x - 1
+x = x + 1 if any(v > 2 for v in LIST) else x - 1
+x = x + max(v + 1 for v in walk)
+x = x + len({v for v in thing})
+import math as m; x = x * m.floor(REAL + 2)
+from collections import abc as base; x = x * (2 if isinstance(LIST, base.Sequence) else 3)
+x = x * 2 if torch.compiler.is_compiling() else x * 2
+x = x * getattr(x, "jax", 3)
+x = x * 2 if hasattr(TENSOR, "marked") else x * 3
+x = x + TENSOR.relu()
+made = functools.partial(helper, k=NUMBER); x = made(x, j=2)
+x = part(x)
+x = x + getattr(None, "late", 4)
+made = nn.ModuleList([net.a]); made += [net.b]; x = made[0](x.float())
+x = x * dict.fromkeys(range(3), 2)[1]
+x = dict({"n": x}.items())["n"] * 2
+found, places = x.topk(2); x = x + found.sum()
+x = x * len(thing) + len(walk.__dict__)
+""".strip().splitlines()
+"""What asks objects by ways that are the program's own, drawn apart."""
+OF_PROTOCOLS = """
+w.hooked.__dict__["spec"] = r.choice((("h",), ("factor", "late"), None))
+w.Hooked.__getattribute__ = object.__getattribute__
+w.Hooked.__getattribute__ = lambda self, name: object.__getattribute__(self, name)
+w.Hooked.factor = r.choice((3, 4))
+w.hooked.__dict__["late"] = r.choice((1, 2))
+w.hooked.h = r.choice((2, 5))
+w.hooked = w.Hooked()
+w.hooked = w.fallback
+w.fallback.__dict__.pop("late", None)
+w.fallback.h = r.choice((1, 2))
+w.Fallback.__getattr__ = lambda self, name: 9
+w.registry["a"] = {"v": r.choice((2, 3))}
+w.registry.clear()
+w.registry = w.Registry()
+dict.__setitem__(w.registry, "b", {"v": 1, "w": 2})
+w.Registry.get = lambda self, key: {"v": 4}
+w.Registry.__contains__ = lambda self, key: False
+w.Registry.__missing__ = lambda self, key: {}
+w.Registry.__len__ = lambda self: 0
+w.remembered.cache_clear()
+w.remembered = w.functools.lru_cache(lambda n, k=2: n - k)
+w.remembered = lambda n, k=2: n + k
+w.Logger.once.cache_clear()
+w.logger = w.Logger()
+w.Logger.__eq__ = lambda self, other: True
+w.Countable.register(w.Thing)
+w.Countable.register(w.Pair)
+w.Thing.__name__ = r.choice(("Thing", "Other"))
+w.Thing.__qualname__ = r.choice(("Thing", "Others"))
+w.Thing.__module__ = r.choice(("world", "elsewhere"))
+w.Kind.B.extra = 1
+w.Kind = w.enum.Enum("Kind", {"B": 1, "AAA": 2})
+w.TENSOR.marked = r.choice((True, 2))
+w.TENSOR.relu = lambda: 5
+w.walk.n = r.choice((1, 2, 3))
+w.Walk.__iter__ = lambda self: iter([4, 4])
+w.Output.to_tuple = lambda self: (5, 6)
+w.Output.__getitem__ = lambda self, key: 3
+w.Output.__post_init__ = lambda self: None
+w.Output.first = r.choice((None, 3))
+w.torch.set_default_dtype(w.torch.float32)
+w.thing.v = r.choice((0, 1))
+w.thing.items[0] = r.choice((0, 3))
+w.LIST[1] = r.choice((2, 7))
+w.DICT["a"] = r.choice((1, 2))
+w.NUMBER = r.choice((2, 3, True, 1))
+w.REAL = r.choice((0.5, 1.5))
+w.helper.__code__ = w.replacement.__code__
+w.helper = w.replacement
+w.helper.__wrapped__ = lambda: None
+w.helper.__signature__ = w.inspect.signature(lambda p, q: None)
+w.helper.__name__ = r.choice(("helper", "other"))
+w.part = w.functools.partial(w.replacement, k=3)
+w.part.keywords["k"] = r.choice((2, 7))
+w.Thing.__call__ = lambda self, x: x * 11
+w.thing.__class__ = w.Cousin
+w.Thing.__len__ = lambda self: 5
+w.math = None
+w.net.a = w.nn.Linear(4, 4)
 """.strip().splitlines()
 
 RESULTS = (
@@ -587,6 +761,23 @@ def counting(r: random.Random) -> tuple[str, Any]:
     return text, _counted(r, text, steps)
 
 
+def protocols(r: random.Random) -> tuple[str, Any]:
+    """A program that asks objects of the user's by their own ways, and changes of these."""
+    lines = ["given = x", "x = x + 1", "y = x * 2", *r.choices(PROTOCOLS, k=r.randint(1, 5))]
+    if r.random() < 0.3:
+        at = r.randint(3, len(lines))
+        lines[at:at] = ["try:", *(f"    {line}" for line in r.choices(PROTOCOLS, k=2)), "except KeyError: x = x - 1"]
+    body = "".join(f"    {line}\n" for line in lines)
+    results = ("x", "(x, y)", "Output(first=x, second=y)", "[Output(x), {'n': NUMBER}]", "(x, registry, hooked, thing)")
+    text = f"def program(x, a, d, l):\n{body}    return {r.choice(results)}\n"
+    given = f"({r.choice(ARGUMENTS[:6])}, {r.choice((2, 3))}, {{'k': 2}}, [1, 2])"
+    concerned, steps = _concerned(text, OF_PROTOCOLS) or OF_PROTOCOLS, list[Any]()
+    for _ in range(r.randint(3, 6)):
+        changes = [r.choice(concerned if r.random() < 0.8 else OF_PROTOCOLS) for _ in range(r.choice((0, 1, 1, 2)))]
+        steps += [(changes, given, True), *[([], given, r.random() < 0.9)] * r.choice((1, 2))]
+    return text, steps
+
+
 def _counted(r: random.Random, text: str, steps: list[Any]) -> list[Any]:
     """The same steps with a number, or the argument ``a`` as well, that is another one in nearly each of them."""
     change = r.choice(_concerned(text, COUNTED) or COUNTED)
@@ -616,13 +807,18 @@ def _shown(value: Any, depth: int = 0) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value).__name__, [_shown(part, depth + 1) for part in value]
     if isinstance(value, dict):
-        return "dict", [(str(key), _shown(part, depth + 1)) for key, part in value.items()]
+        parts = [(str(key), _shown(part, depth + 1)) for key, part in dict.items(value)]
+        own = [_shown(vars(value), depth + 1)] if type(value).__name__ == "Output" else []
+        return "dict" if type(value) in (dict, OrderedDict) else type(value).__name__, parts, *own
+    if type(value).__name__ in ("Hooked", "Fallback"):
+        return type(value).__name__, _shown(object.__getattribute__(value, "__dict__"), depth + 1)
     if type(value).__name__ in ("Thing", "Cousin", "Pair"):
         return type(value).__name__, _shown(vars(value), depth + 1)
     return type(value).__name__, repr(value) if isinstance(value, (int, float, str, bool, type(None))) else ""
 
 
 _STATE = ["COUNT", "LIST", "OTHER_LIST", "DICT", "OTHER_DICT", "thing", "other", "noted", "TENSOR", "VIEW", "BUFFER"]
+_STATE += ["registry", "hooked"]
 
 
 def _run(text: str, steps: Any, seed: int, wrap: Callable[[Any], Any]) -> list[Any]:
@@ -734,14 +930,15 @@ class Memory:
         self.waiting.clear()
 
 
-def stored_difference(seed: int) -> Outcome:
+def stored_difference(seed: int, make: Callable[[random.Random], Any] | None = None) -> Outcome:
     """The same where each step is done by another process, which loads the calls that those before it have stored.
 
     The world of a process is made anew; what was done in the steps before is done there by eager.
     """
     r = random.Random(seed)
-    text = _program(r)
-    steps, memory = _steps(r, text), Memory()
+    text = "" if make else _program(r)
+    text, steps = make(r) if make else (text, _steps(r, text))
+    memory = Memory()
     outcome, world = Outcome(calls=len(steps), text=text), sys.modules["world"]
     for count, step in enumerate(steps):
         wanted = got = None
@@ -775,11 +972,11 @@ def _compiled(program: Any, machine: Callable[[], Library | None]) -> Any:
 
 def main() -> None:
     """Compare as many as are asked for."""
-    first, count, stored = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] == ["stored"]
-    make = counting if sys.argv[3:] == ["counting"] else None
+    first, count, stored = int(sys.argv[1]), int(sys.argv[2]), "stored" in sys.argv[3:]
+    make = {"counting": counting, "protocols": protocols}.get("".join(sys.argv[3:]).removeprefix("stored"))
     calls = reused = wrong = 0
     for seed in range(first, first + count):
-        outcome = stored_difference(seed) if stored else difference(seed, guard_machine, make)
+        outcome = stored_difference(seed, make) if stored else difference(seed, guard_machine, make)
         calls, reused = calls + outcome.calls, reused + outcome.reused
         if outcome.told:
             wrong += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import operator
 import os
@@ -16,6 +17,7 @@ from types import (
     FunctionType,
     GeneratorType,
     GetSetDescriptorType,
+    MappingProxyType,
     MemberDescriptorType,
     MethodDescriptorType,
     MethodType,
@@ -34,7 +36,7 @@ from lamina.capture.own.frame import MISSING
 from lamina.capture.own.machine import is_generator_of_machine
 from lamina.capture.own.pending import Pending
 
-__all__ = ["CONTAINERS", "FUNCTIONS", "KEYS", "asks", "calls_back", "is_lazy", "is_stored", "method_asks"]
+__all__ = ["CONTAINERS", "FUNCTIONS", "ITEM_VIEWS", "KEYS", "asks", "calls_back", "is_lazy", "is_stored", "method_asks"]
 
 CONTAINERS = (
     list, tuple, dict, set, frozenset, str, bytes, int, float, bool, complex, range, slice, deque, OrderedDict,
@@ -66,7 +68,7 @@ _VIEWS: tuple[type, ...] = tuple(
     for made in (dict[Any, Any](), OrderedDict[Any, Any]())
     for view in (made.keys(), made.values(), made.items())
 )
-_ITEM_VIEWS = (type(dict[Any, Any]().items()), type(OrderedDict[Any, Any]().items()))
+ITEM_VIEWS = (type(dict[Any, Any]().items()), type(OrderedDict[Any, Any]().items()))
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 _ITERATORS = frozenset(
     map(
@@ -130,6 +132,7 @@ _OF_CONTAINERS: dict[str, frozenset[str]] = {
 """Methods of built-in containers that ask nothing of what those hold, with what they ask of their first argument."""
 
 
+_HASHING = (*_MAPPINGS, set, frozenset)
 _OF_KEYS = (operator.setitem, operator.delitem, operator.getitem, set.add)
 
 
@@ -137,8 +140,10 @@ def asks(function: Callable[..., Any], values: Sequence[Any]) -> bool:
     """Whether a built-in function or operator may run code of Python's that its operands ``values`` have."""
     if function is dict.update and all(type(value) in _MAPPINGS for value in values):
         return any(calls_back(key, KEYS) for mapping in values for key in mapping)
-    if function is dict and len(values) == 1 and type(values[0]) in _ITEM_VIEWS:
+    if function is dict and len(values) == 1 and type(values[0]) in ITEM_VIEWS:
         return any(calls_back(key, KEYS) for key, _ in values[0])
+    if function is operator.contains and type(values[0]) in _HASHING:
+        return calls_back(values[1], KEYS)
     names = _ASKED.get(function) if _is_hashable(function) else None
     if names is None:
         return any(type(value) not in _QUIET and calls_back(value) for value in values)
@@ -165,6 +170,8 @@ def _is_hashable(function: Any) -> bool:
 def _itself(value: Any, names: frozenset[str]) -> bool:
     """Whether a function that asks ``value`` for its special methods ``names`` runs code of Python's."""
     kind = type(value)
+    if kind is MappingProxyType:
+        return any(_itself(held, names) for held in gc.get_referents(value))
     if kind is defaultdict:
         return "__missing__" in names
     if kind in _QUIET or kind in _HOLDERS or kind in _VIEWS or kind in _ITERATORS:
@@ -210,7 +217,7 @@ def _parts(value: Any) -> Iterable[Any] | None:
         return value  # type: ignore[no-any-return]
     if kind is zip or kind is enumerate:
         return value.__reduce__()[1]  # type: ignore[no-any-return]
-    return None
+    return gc.get_referents(value) if kind is MappingProxyType else None
 
 
 def _has_code(value: Any, names: frozenset[str] | None) -> bool:

@@ -7,6 +7,7 @@ import operator
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial, reduce
+from inspect import signature
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -24,16 +25,16 @@ from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.causes.torch_private import cause_of_call, is_of_tensors, maker_of
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.importing import is_loaded
-from lamina.capture.own.iterating import advanced, by_key, consumable, drawn, is_by_key
-from lamina.capture.own.natives import CONSUMERS, KEEPING, is_change, is_seen, runs_the_users, unbound
+from lamina.capture.own.iterating import advanced, by_key, consumable, drawn, is_by_key, iterators, reduced
+from lamina.capture.own.natives import CONSUMERS, KEEPING, LAZY, is_change, is_seen, runs_the_users, unbound
 from lamina.capture.own.nested import flat
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.recorder import Recorder
 from lamina.capture.own.torch_calls import LEFT_OUT
-from lamina.capture.own.torch_private import MARK, is_mark, paused, resumed
+from lamina.capture.own.torch_private import MARK, asks_for_compiling, is_mark, paused, resumed
 from lamina.capture.own.world import PlainWorld
 
-__all__ = ["CapturingWorld"]
+__all__ = ["CapturingWorld", "is_captured", "reads_plainly", "unrecorded"]
 
 _OPENED = (
     "torch.nn.modules.",
@@ -58,18 +59,22 @@ _METHODS: dict[Callable[..., Any], str] = {
 }
 """Operators that are one method of their first operand, by the functions that they are."""
 _KNOWN_CLASSES = frozenset((type(MISSING), Pending, torch.Tensor, torch.nn.Parameter, torch.Size))
+_PLAIN = (object, dict, list, tuple, set, int, float, str)
+"""Classes of C's whose ``__getattribute__`` is that of ``object``."""
 _IDENTITY = (operator.is_, operator.is_not)
 
 
 class CapturingWorld(PlainWorld):
     """Objects are what they are; calls of torch's go to ``recorder``, whose mode is on but in calls from here.
 
-    ``interpret`` runs a function of the user's that an operator or an attribute stands for.
+    ``interpret`` runs a function of the user's that an operator or an attribute stands for, ``module`` gives the name
+    of the module of the function in progress.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.interpret: Callable[..., Any] = lambda function, *args: function(*args)
+        self.module: Callable[[], str] = str
 
     def attribute(self, value: Any, name: str) -> Any:
         kind = type(value)
@@ -80,6 +85,10 @@ class CapturingWorld(PlainWorld):
         if kind in _KNOWN_CLASSES or not (kind.__flags__ & MADE_BY_PYTHON or kind is type or kind is super):
             return getattr(value, name)
         return read_attribute(value, name, self._interpreted)
+
+    def plainly(self, value: Any, name: str) -> Any:
+        """``object.__getattribute__(value, name)``."""
+        return read_plainly(value, name, self._interpreted)
 
     def operate(self, function: Callable[..., Any], *operands: Any) -> Any:
         if function in _IDENTITY:
@@ -101,6 +110,10 @@ class CapturingWorld(PlainWorld):
                 return (
                     self.operate(operator.truth, given) if function is operator.contains else _checked(function, given)
                 )
+            if function is operator.truth and found is MISSING:
+                length = self.looked_up(type(operands[0]), "__len__")
+                if type(length) is FunctionType and self.enters(length):
+                    return bool(_Length(self.interpret(length, *operands)))
         if function is operator.getitem and type(operands[0]) is defaultdict:
             return self._with_default(*operands)
         return self.natively(function, operands, {})
@@ -117,6 +130,8 @@ class CapturingWorld(PlainWorld):
 
     def enters(self, function: FunctionType) -> bool:
         module = function.__globals__.get("__name__", "")
+        if function is signature:
+            return False
         if "handle_torch_function" in function.__code__.co_names or hasattr(function, "_torchdynamo_disable"):
             return False
         if isinstance(module, str) and module.startswith(("torch.", "lamina.")):
@@ -125,6 +140,8 @@ class CapturingWorld(PlainWorld):
         return True
 
     def call(self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if is_captured(self, function, args, kwargs):
+            return True
         if type(function) in (BuiltinFunctionType, type, MethodWrapperType) and args and not kwargs:
             found = self._asked(function, args)
             if found is not MISSING:
@@ -132,6 +149,8 @@ class CapturingWorld(PlainWorld):
         function, args = unbound(function, args)
         if type(function) is partial:
             return self.interpret(function.func, *function.args, *args, **{**function.keywords, **kwargs})
+        if id(function) in LAZY:
+            args = iterators(self, function, args)
         if id(function) in CONSUMERS and len(args) == 1 and not kwargs:
             return self._consumed(caller, function, args, kwargs)
         if type(kwargs.get("key")) is FunctionType and is_by_key(function, args, kwargs):
@@ -167,11 +186,11 @@ class CapturingWorld(PlainWorld):
                 raise StopIteration
             return args[1] if value is MISSING else value
         if function is reduce and len(args) > 1:
-            return self._reduced(*args)
+            return reduced(self, *args)
         if type(function) is MethodWrapperType and function.__name__ == "__setattr__" and len(args) == 2:
             return self._set(function.__self__, *args, plainly=function)
-        if _reads_plainly(function) and len(args) == 1 and type(args[0]) is str:
-            return read_plainly(function.__self__, args[0], self._interpreted)
+        if reads_plainly(function) and len(args) == 1 and type(args[0]) is str:
+            return self.plainly(function.__self__, args[0])
         return MISSING
 
     def _got(self, function: Any, value: Any, name: str, *default: Any) -> Any:
@@ -209,16 +228,6 @@ class CapturingWorld(PlainWorld):
         if kind in (Pending, torch.Tensor):
             self.recorder.end(f"the deletion of the attribute {name} of a tensor")
         delattr(owner, name)
-
-    def _reduced(self, function: Any, values: Any, *initial: Any) -> Any:
-        """``functools.reduce``."""
-        iterator = self.operate(iter, values)
-        found = initial[0] if initial else advanced(self, iterator)
-        if found is MISSING:
-            raise TypeError("reduce() of empty iterable with no initial value")
-        while (value := advanced(self, iterator)) is not MISSING:
-            found = self.interpret(function, found, value)
-        return found
 
     def _consumed(
         self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -261,12 +270,22 @@ class CapturingWorld(PlainWorld):
         recorder.end(what, given=tensors, cause=cause, computes=computes)
         recorder.escaped("what may call the program back")
         recorder.regions.native += 1
-        was_on = paused(recorder)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            if was_on or recorder.left:
-                recorder.left = not resumed(recorder)
+        return unrecorded(recorder, function, args, kwargs)
+
+
+def unrecorded(recorder: Recorder, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call in which nothing is recorded."""
+    was_on = paused(recorder)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        if was_on or recorder.left:
+            recorder.left = not resumed(recorder)
+
+
+def is_captured(world: CapturingWorld, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call asks if it is captured, which it is. Modules of torch's do what they do without that."""
+    return not args and not kwargs and asks_for_compiling(function) and not world.module().startswith("torch.")
 
 
 class _Length:
@@ -279,13 +298,13 @@ class _Length:
         return self.found
 
 
-def _reads_plainly(function: Any) -> bool:
+def reads_plainly(function: Any) -> bool:
     """Whether a function is ``object.__getattribute__`` of an object of a class of Python's, which is no class."""
     if type(function) is not MethodWrapperType or function.__name__ != "__getattribute__":
         return False
     kind = type(function.__self__)
     known = kind in _KNOWN_CLASSES or isinstance(function.__self__, type)
-    return function.__objclass__ is object and bool(kind.__flags__ & MADE_BY_PYTHON) and not known
+    return function.__objclass__ in _PLAIN and bool(kind.__flags__ & MADE_BY_PYTHON) and not known
 
 
 def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -6,7 +6,7 @@ import sys
 from types import FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["is_loaded"]
+__all__ = ["absolute", "is_loaded"]
 
 
 def is_loaded(name: Any, space: Any = None, _: Any = None, wanted: Any = None, level: Any = 0) -> bool:
@@ -15,10 +15,9 @@ def is_loaded(name: Any, space: Any = None, _: Any = None, wanted: Any = None, l
         return False
     if level:
         package = space.get("__package__") if type(space) is dict else None
-        parts = package.split(".") if type(package) is str and package else []
-        if len(parts) < level:
+        if type(package) is not str or len(package.split(".")) < level or not package:
             return False
-        name = ".".join((*parts[: len(parts) - level + 1], *([name] if name else [])))
+        name = absolute(name, package, level)
     steps = name.split(".")
     modules = [sys.modules.get(".".join(steps[: at + 1])) for at in range(len(steps))]
     if not all(map(_is_whole, modules)):
@@ -26,6 +25,12 @@ def is_loaded(name: Any, space: Any = None, _: Any = None, wanted: Any = None, l
     if not wanted or "__path__" not in vars(modules[-1]):
         return True
     return type(wanted) is tuple and all(type(part) is str and part in vars(modules[-1]) for part in wanted)
+
+
+def absolute(name: str, package: str, level: int) -> str:
+    """The name of a module that is called ``name`` from ``level`` steps above the modules of ``package``."""
+    parts = package.split(".")
+    return ".".join((*parts[: len(parts) - level + 1], *([name] if name else [])))
 
 
 def _is_whole(module: Any) -> bool:

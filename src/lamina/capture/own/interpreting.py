@@ -92,6 +92,7 @@ class Interpreting:
         capturing = CapturingWorld(recorder)
         machine = Machine(capturing if trace is None else TracingWorld(capturing, trace))
         recorder.told = lambda what, cause: self._note_break(what, cause, machine)
+        capturing.module = lambda: _module(machine)
         capturing.interpret = lambda function, *given, **named: machine.run(function, given, named)
         if trace is not None:
             args, kwargs = trace.begin(self.target, args, kwargs)
@@ -201,6 +202,11 @@ def _place(machine: Machine) -> str:
         if not frame.code.co_filename.startswith(_TORCH):
             return f"{frame.code.co_filename}:{frame.line}"
     return ""
+
+
+def _module(machine: Machine) -> str:
+    """The name of the module of the function in progress."""
+    return str(machine.frames[-1].function.__globals__.get("__name__", "")) if machine.frames else ""
 
 
 def _user_line(machine: Machine) -> str:

@@ -6,19 +6,24 @@ from collections.abc import Callable, Generator
 from types import FunctionType, GeneratorType
 from typing import Any, Protocol
 
+import torch
+
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.callbacks import calls_back, is_lazy, is_stored
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.machine import is_generator_of_machine
 
-__all__ = ["advanced", "by_key", "consumable", "drawn", "is_by_key", "is_drawn"]
+__all__ = ["advanced", "by_key", "consumable", "drawn", "is_by_key", "is_drawn", "iterators", "reduced"]
 
 
-class _World(Protocol):
-    interpret: Callable[..., Any]
-
+class _Operating(Protocol):
     def looked_up(self, kind: type, name: str) -> Any: ...
     def operate(self, function: Callable[..., Any], *operands: Any) -> Any: ...
+
+
+class _World(_Operating, Protocol):
+    interpret: Callable[..., Any]
+
     def natively(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
 
@@ -81,6 +86,17 @@ def drawn(world: _World, iterable: Any) -> Generator[Any, None, None]:
         yield value
 
 
+def reduced(world: _World, function: Any, values: Any, *initial: Any) -> Any:
+    """``functools.reduce``."""
+    iterator = world.operate(iter, values)
+    found = initial[0] if initial else advanced(world, iterator)
+    if found is MISSING:
+        raise TypeError("reduce() of empty iterable with no initial value")
+    while (value := advanced(world, iterator)) is not MISSING:
+        found = world.interpret(function, found, value)
+    return found
+
+
 def is_drawn(generator: GeneratorType[Any, Any, Any]) -> bool:
     """Whether what a generator runs is interpreted."""
     return generator.gi_code is drawn.__code__ or is_generator_of_machine(generator)
@@ -95,6 +111,20 @@ def consumable(world: _World, iterable: Any) -> bool:
         return False
     if any(world.looked_up(kind, name) is not MISSING for name in ("__len__", "__length_hint__")):
         return False  # which a native function asks as well
+    return type(world.looked_up(kind, "__iter__")) is FunctionType
+
+
+def iterators(world: _Operating, function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments of a function that goes over them, with the iterators of those whose ``__iter__`` is the user's."""
+    first = 1 if function is map or function is filter else 0
+    given = (world.operate(iter, arg) if _iterates_by_code(world, arg) else arg for arg in args[first:])
+    return *args[:first], *given
+
+
+def _iterates_by_code(world: _Operating, value: Any) -> bool:
+    kind = type(value)
+    if not kind.__flags__ & MADE_BY_PYTHON or isinstance(value, (type, torch.Tensor)):
+        return False
     return type(world.looked_up(kind, "__iter__")) is FunctionType
 
 

@@ -28,8 +28,10 @@ _DEEPEST = 100
 
 _STEPS: dict[str, Step] = {**DATA_STEPS, **CONTROL_STEPS}
 
-_LOOKS_AT_FRAMES = frozenset(("_getframe", "currentframe", "inspect", "settrace", "setprofile"))
+_LOOKS_AT_FRAMES = frozenset(("_getframe", "currentframe", "getouterframes", "settrace", "setprofile"))
 """Names in functions that look at frames: Python runs those, so that there is one."""
+_OF_INSPECT = frozenset(("stack", "trace"))
+"""Names in functions that do so where ``inspect`` is one, too."""
 
 _ASYNCHRONOUS = CO_ASYNC_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE
 
@@ -55,13 +57,18 @@ _prepared: dict[_Key, tuple[Program, tuple[tuple[Step, Any], ...]] | None] = {}
 
 def _prepare(code: CodeType) -> tuple[Program, tuple[tuple[Step, Any], ...]] | None:
     """The program of ``code`` with its steps; None if Python is to run it."""
-    if code.co_flags & _ASYNCHRONOUS or not _LOOKS_AT_FRAMES.isdisjoint(code.co_names):
+    if code.co_flags & _ASYNCHRONOUS or _looks_at_frames(frozenset(code.co_names)):
         return None
     try:
         program = decode(code)
     except UnknownInstruction:
         return None
     return program, tuple((_STEPS[name], arg) for name, arg in program.steps)
+
+
+def _looks_at_frames(names: frozenset[str]) -> bool:
+    """Whether code with these names may look at frames."""
+    return not _LOOKS_AT_FRAMES.isdisjoint(names) or ("inspect" in names and not _OF_INSPECT.isdisjoint(names))
 
 
 def _program_of(code: CodeType) -> tuple[Program, tuple[tuple[Step, Any], ...]] | None:

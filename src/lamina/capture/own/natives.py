@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict, deque
 from contextvars import ContextVar
-from functools import cache, partial
+from enum import Enum, EnumMeta
+from functools import cache, lru_cache, partial
+from inspect import signature
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
@@ -14,13 +17,48 @@ from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, KEYS, asks, calls_back, method_asks
 from lamina.capture.own.torch_private import DEVICE_QUERIES, STATE_QUERIES, overridable
 
-__all__ = ["CONSUMERS", "KEEPING", "is_change", "is_seen", "runs_the_users", "seen_by_modes", "unbound"]
+__all__ = [
+    "CACHED",
+    "CONSUMERS",
+    "KEEPING",
+    "LAZY",
+    "is_builtin_error",
+    "is_change",
+    "is_member",
+    "is_plain_signature",
+    "is_seen",
+    "runs_the_users",
+    "seen_by_modes",
+    "unbound",
+]
 
 _MAKERS = frozenset(
-    map(id, (*CONTAINERS, enumerate, zip, map, filter, reversed, super, object, type, property, partial, BaseException))
+    map(
+        id,
+        (
+            *CONTAINERS,
+            torch.finfo,
+            torch.iinfo,
+            enumerate,
+            zip,
+            map,
+            filter,
+            reversed,
+            super,
+            object,
+            type,
+            property,
+            partial,
+            BaseException,
+        ),
+    )
 )
 _QUERIES = STATE_QUERIES | DEVICE_QUERIES
-_LAZY = frozenset(map(id, (map, filter, zip, enumerate)))
+CACHED: Any = type(lru_cache(len))
+"""The class of functions that remember what they gave."""
+LAZY = frozenset(map(id, (map, filter, zip, enumerate)))
+_ONLY_LOOK = frozenset(map(id, (callable, hash, id, isinstance, issubclass, type)))
+"""Functions that call nothing that they are given."""
 _PURE = frozenset(
     map(
         id,
@@ -47,7 +85,9 @@ def seen_by_modes() -> frozenset[int]:
 def is_seen(function: Any) -> bool:
     """Whether function modes see what ``function`` does with tensors, and it does nothing else that matters."""
     kind = type(function)
-    if id(function) in _PURE or id(function) in _MAKERS or _is_builtin_error(function):
+    if kind is EnumMeta or function is signature:
+        return True
+    if id(function) in _PURE or id(function) in _MAKERS or is_builtin_error(function):
         return True
     if kind is FunctionType:
         return "handle_torch_function" in function.__code__.co_names or function in _QUERIES
@@ -58,9 +98,26 @@ def is_seen(function: Any) -> bool:
     return False
 
 
-def _is_builtin_error(function: Any) -> bool:
+def is_builtin_error(function: Any) -> bool:
     """Whether ``function`` is a class of exceptions of Python's own, which looks at nothing that it is given."""
     return type(function) is type and issubclass(function, BaseException) and function.__module__ == "builtins"
+
+
+def is_plain_signature(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call asks for the signature of a function or method that has none of its own."""
+    if function is not signature or kwargs or len(args) != 1:
+        return False
+    of = args[0].__func__ if type(args[0]) is MethodType else args[0]
+    return type(of) is FunctionType and not vars(of)
+
+
+def is_member(function: Any, value: Any) -> bool:
+    """Whether a class of an enumeration finds a member for ``value`` and runs nothing of the user's."""
+    entries = vars(function)
+    if entries.get("__new__") is not Enum.__new__:
+        return False
+    known = entries.get("_value2member_map_")
+    return type(value) is function or (type(value) in (int, str) and type(known) is dict and value in known)
 
 
 def unbound(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -70,7 +127,12 @@ def unbound(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]
     return function, args
 
 
-_OF_BASES = frozenset(("__setitem__", "__delitem__", "__contains__", "__len__", "__iter__", "keys", "values", "items"))
+_OF_BASES = frozenset(
+    (
+        "__setitem__", "__delitem__", "__contains__", "__getitem__", "__len__", "__iter__", "get", "keys", "values",
+        "items",
+    )
+)  # fmt: skip
 """Methods of dictionaries that run, for objects of classes of the user's too, nothing but what keys have."""
 
 
@@ -93,7 +155,7 @@ def _is_seen_builtin(function: Any) -> bool:
         return True
     if isinstance(owner, ModuleType) and owner.__name__ in ("math", "_operator", "time"):
         return True
-    if type(owner) is ContextVar:
+    if type(owner) is ContextVar or function is sys.getrecursionlimit:
         return True
     if type(function) is MethodWrapperType and function.__name__ == "__init__" and function.__objclass__ is object:
         return True
@@ -104,11 +166,15 @@ def runs_the_users(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     """Whether a function that modes see may run the user's code by its arguments."""
     values = (*args, *kwargs.values())
     kind = type(function)
+    if function is signature:
+        return not is_plain_signature(function, args, kwargs)
+    if kind is EnumMeta:
+        return bool(kwargs) or len(args) != 1 or not is_member(function, args[0])
     if function is partial:
         return False
     if kind is MethodWrapperType and function.__name__ == "__init__" and _is_of_base(function):
         return bool(values)  # which would be set by an overridden ``__setitem__``
-    if id(function) in _LAZY:
+    if id(function) in LAZY:
         return asks(iter, values[1:])
     if kind in (BuiltinFunctionType, MethodWrapperType) and _is_of_base(function):
         return any(calls_back(value, KEYS) for value in args[:1])
@@ -116,6 +182,8 @@ def runs_the_users(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         return method_asks(function.__self__, function.__name__, args, kwargs)
     if kind is MethodDescriptorType and function.__objclass__ in CONTAINERS and args:
         return method_asks(args[0], function.__name__, args[1:], kwargs)
+    if id(function) in _ONLY_LOOK:
+        return asks(function, values)
     if not {*map(type, values)}.isdisjoint(FUNCTIONS):
         return True
     return (id(function) in _PURE or id(function) in _MAKERS) and asks(function, values)

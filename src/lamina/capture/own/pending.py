@@ -34,6 +34,10 @@ class Pending(torch.Tensor):
         return func(*args, **(kwargs or {}))
 
 
+Pending.__name__ = Pending.__qualname__ = "Tensor"  # as Python's own messages have it
+Pending.__module__ = "torch"
+
+
 def pending(recorder: Any, fake: torch.Tensor) -> Pending:
     """A tensor that looks as ``fake`` does, which a graph of ``recorder`` computes."""
     made: Pending = meta_tensor(Pending, fake)

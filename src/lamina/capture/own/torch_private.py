@@ -37,6 +37,7 @@ __all__ = [
     "STATE_QUERIES",
     "as_plain_tensors",
     "asking_numbers",
+    "asks_for_compiling",
     "autocast_states",
     "compiling",
     "fake_mode",
@@ -363,6 +364,17 @@ DEVICE_QUERIES: frozenset[Any] = frozenset(
     )
 )
 """Functions of torch's that ask for devices and how they are used, and change nothing."""
+
+_ASK_FOR_COMPILING = frozenset(("torch.compiler", "torch._utils", "torch._dynamo.external_utils"))
+
+
+def asks_for_compiling(function: Any) -> bool:
+    """Whether a function is one of torch's that tell whether ``torch.compile`` captures the program."""
+    if type(function) is not FunctionType or function.__name__ != "is_compiling":
+        return False
+    module = function.__module__
+    return module in _ASK_FOR_COMPILING and vars(sys.modules[module]).get("is_compiling") is function
+
 
 STATE_QUERIES: frozenset[Any] = frozenset(
     (

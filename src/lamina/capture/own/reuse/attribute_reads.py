@@ -7,12 +7,15 @@ from collections.abc import Callable
 from functools import partial
 from types import (
     BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    CodeType,
     FunctionType,
     GetSetDescriptorType,
     MemberDescriptorType,
     MethodDescriptorType,
     MethodType,
     ModuleType,
+    NoneType,
     SimpleNamespace,
     WrapperDescriptorType,
 )
@@ -22,6 +25,7 @@ import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.frame import MISSING
+from lamina.capture.own.natives import CACHED
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.trace import Trace
@@ -32,9 +36,22 @@ __all__ = ["Attributes"]
 
 _FIELD = type(__import__("collections").namedtuple("_Field", "a").a)
 _OF_TENSORS = (Pending, torch.Tensor, torch.nn.Parameter)
-_BUILTIN = (list, dict, tuple, str, int, float, bool, complex, set, frozenset, bytes, range, OrderedDict, torch.Size)
-_USUAL = (object.__getattribute__, SimpleNamespace.__getattribute__)
+_BUILTIN = (
+    list, dict, tuple, str, int, float, bool, complex, set, frozenset, bytes, range, OrderedDict, torch.Size,
+    torch.finfo, torch.iinfo, torch.device, torch.dtype, CodeType, NoneType,
+)  # fmt: skip
+_USUAL = tuple(
+    vars(kind)["__getattribute__"]
+    for kind in (object, SimpleNamespace, dict, OrderedDict, list, tuple, set, int, float, str)
+    if "__getattribute__" in vars(kind)
+)
 """Ways of C code to find an attribute, which are the usual one."""
+_OF_FUNCTIONS = frozenset(
+    ("__code__", "__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__dict__")
+)
+"""Attributes of functions that C code gives as they are."""
+_OF_CLASSES = frozenset(("__name__", "__qualname__", "__module__", "__bases__", "__mro__"))
+"""Attributes of classes that ``type`` gives."""
 _PARTS: dict[type, tuple[str, ...]] = {
     MethodType: ("__func__", "__self__"),
     property: ("fget",),
@@ -50,7 +67,7 @@ class Attributes:
     """Attributes of all kinds of objects.
 
     ``interpret`` runs a function of the user's, ``enters`` tells whether it may; ``otherwise`` reads an attribute where
-    the trace has ended.
+    the trace has ended, ``plain`` does by ``object.__getattribute__``.
     """
 
     def __init__(
@@ -59,8 +76,10 @@ class Attributes:
         interpret: Callable[..., Any],
         enters: Callable[[FunctionType], bool],
         otherwise: Callable[[Any, str], Any],
+        plain: Callable[[Any, str], Any],
     ) -> None:
-        self.trace, self.interpret, self.enters, self.otherwise = trace, interpret, enters, otherwise
+        self.trace, self.interpret, self.enters = trace, interpret, enters
+        self.otherwise, self.plain = otherwise, plain
 
     def read(self, value: Any, name: str) -> Any:
         """``value.name``."""
@@ -107,21 +126,26 @@ class Attributes:
         seen = type(found) is FunctionType and "handle_torch_function" in found.__code__.co_names
         if seen or isinstance(found, (MethodDescriptorType, WrapperDescriptorType)):
             if place is not None:
-                self.bare(value)
+                self.bare(value, name)
+            return getattr(value, name)
+        fallback = trace.class_entry(kind, "__getattr__")
+        if found is MISSING and fallback is MISSING and name not in value.__dict__ and not name.startswith("_"):
+            self.bare(value, name)
             return getattr(value, name)
         if place is not None and found is MISSING and name in value.__dict__:
             return trace.dict_item(trace.attribute_of(value, "__dict__"), name)
         trace.end(f"attribute {name} of a tensor is read")
         return self.otherwise(value, name)
 
-    def bare(self, value: Any) -> None:
-        """Note that a tensor has no attributes of its own, which would come before those of its class."""
-        place = self.trace.place_of(value)
+    def bare(self, value: Any, name: str) -> None:
+        """Note that a tensor has no attribute ``name`` of its own, which would come before that of its class."""
+        trace, place = self.trace, self.trace.place_of(value)
         if place is None:
             return
-        if value.__dict__:
-            self.trace.end("a tensor has attributes of its own")
-        self.trace.note("bare", (place,), None)
+        if not value.__dict__:
+            trace.note("bare", (place,), None)
+        elif trace.dict_item(trace.attribute_of(value, "__dict__"), name) is not MISSING:
+            trace.end(f"a tensor has an attribute {name} of its own")
 
     def _of_module(self, value: Any, name: str) -> Any:
         trace = self.trace
@@ -135,6 +159,11 @@ class Attributes:
 
     def _of_function(self, value: Any, name: str) -> Any:
         trace = self.trace
+        if name in _OF_FUNCTIONS and (trace.place_of(value) is not None or trace.is_made(value)):
+            if name == "__code__" and (place := trace.place_of(value)) is not None:
+                trace.note("is", (trace.facts.place("attribute", place, name),), value.__code__)
+                return value.__code__
+            return trace.attribute_of(value, name)
         if hasattr(FunctionType, name):
             trace.end(f"attribute {name} of a function is read")
             return self.otherwise(value, name)
@@ -144,6 +173,8 @@ class Attributes:
     def _of_class(self, value: type, name: str) -> Any:
         trace, meta = self.trace, type(value)
         trace.fixed(value)
+        if name in _OF_CLASSES and trace.class_entry(meta, name) is vars(type)[name]:
+            return trace.attribute_of(value, name)
         for special in ("__getattribute__", "__getattr__", name):
             found = trace.class_entry(meta, special)
             usual = type.__getattribute__ if special == "__getattribute__" else MISSING
@@ -160,10 +191,10 @@ class Attributes:
             return trace.attribute_of(found, "__func__")
         if kind is classmethod:
             return self._bound(trace.attribute_of(found, "__func__"), value)
-        if kind in (MethodDescriptorType, WrapperDescriptorType):
+        if kind in (MethodDescriptorType, WrapperDescriptorType, BuiltinFunctionType):
             return found
-        if kind is BuiltinFunctionType:
-            return found
+        if kind is ClassMethodDescriptorType and not value.__flags__ & MADE_BY_PYTHON:
+            return getattr(value, name)
         trace.end(f"attribute {name} of class {value.__qualname__} is a descriptor")
         return self.otherwise(value, name)
 
@@ -185,7 +216,9 @@ class Attributes:
             return MethodType(found, owner) if owner is not kind else found
         if type(found) is BuiltinFunctionType:
             return found
-        if type(found) is WrapperDescriptorType and name == "__init__":
+        if type(found) is WrapperDescriptorType and (name == "__init__" or found in (*_USUAL, object.__setattr__)):
+            return getattr(value, name)
+        if type(found) in (WrapperDescriptorType, MethodDescriptorType) and found.__objclass__ in (dict, OrderedDict):
             return getattr(value, name)
         trace.end(f"attribute {name} of super() is a descriptor")
         return self.otherwise(value, name)
@@ -197,19 +230,17 @@ class Attributes:
             return self.otherwise(value, name)
         reader = trace.class_entry(kind, "__getattribute__")
         if type(reader) is FunctionType and self.enters(reader):
-            if trace.class_entry(kind, "__getattr__") is not MISSING:
-                trace.end(f"attributes of {kind.__qualname__} are found in a way of its own")
-                return self.otherwise(value, name)
-            return self.interpret(reader, value, name)
+            try:
+                return self.interpret(reader, value, name)
+            except AttributeError:
+                return self._by_fallback(value, name)
         if name == "__class__":
-            if trace.class_entry(kind, name) is not vars(object)["__class__"]:
-                trace.end("a class has a __class__ of its own")
-            return trace.fixed(getattr(value, name))
+            return self._class_of(value)
         if reader not in _USUAL or not self._has_plain_dict(kind):
             trace.end(f"attributes of {kind.__qualname__} are found in a way of its own")
             return self.otherwise(value, name)
         try:
-            found = self._found_usually(value, name)
+            found = self._found_usually(value, name, self.otherwise)
         except AttributeError:  # of what a property runs
             if trace.class_entry(kind, "__getattr__") is MISSING:
                 raise
@@ -223,17 +254,51 @@ class Attributes:
             trace.end(f"attributes of {kind.__qualname__} are found in a way of its own")
         return self.otherwise(value, name)
 
-    def _found_usually(self, value: Any, name: str) -> Any:
+    def _by_fallback(self, value: Any, name: str) -> Any:
+        """What a ``__getattr__`` gives after the class's own ``__getattribute__`` has raised; raises that without."""
+        other = self.trace.class_entry(type(value), "__getattr__")
+        if other is MISSING:
+            raise
+        if type(other) is not FunctionType or not self.enters(other):
+            self.trace.end(f"attributes of {type(value).__qualname__} are found in a way of its own")
+        return self.interpret(other, value, name)
+
+    def _class_of(self, value: Any) -> Any:
+        trace = self.trace
+        if trace.class_entry(type(value), "__class__") is not vars(object)["__class__"]:
+            trace.end("a class has a __class__ of its own")
+        return trace.fixed(value.__class__)
+
+    def plainly(self, value: Any, name: str) -> Any:
+        """``object.__getattribute__(value, name)`` of an object of a class of Python's."""
+        trace, kind = self.trace, type(value)
+        if (trace.place_of(value) is None and not trace.is_made(value)) or not self._has_plain_dict(kind):
+            trace.end(f"it is not known where the attributes of a {kind.__qualname__} are")
+            return self.plain(value, name)
+        if name == "__class__":
+            return self._class_of(value)
+        found = self._found_usually(value, name, self.plain)
+        return object.__getattribute__(value, name) if found is MISSING else found
+
+    def _found_usually(self, value: Any, name: str, otherwise: Callable[[Any, str], Any]) -> Any:
         """What the class of ``value`` or ``value`` itself has under ``name``, ``MISSING`` if there is nothing."""
         trace, kind = self.trace, type(value)
         found = trace.class_entry(kind, name)
         if found is not MISSING and self.has(found, "__set__", "__delete__"):
-            return self._by_descriptor(value, name, found)
-        space = trace.attribute_of(value, "__dict__") if hasattr(value, "__dict__") else {}
+            return self._by_descriptor(value, name, found, otherwise)
+        space = self.stored(value, "__dict__") if kind.__dictoffset__ else {}
         own = trace.dict_item(space, name)
         if own is not MISSING:
             return own
-        return MISSING if found is MISSING else self._of_class_of(value, name, found)
+        return MISSING if found is MISSING else self._of_class_of(value, name, found, otherwise)
+
+    def stored(self, value: Any, name: str) -> Any:
+        """An attribute that C code finds, whatever the class of ``value`` has as ``__getattribute__``."""
+        trace, place = self.trace, self.trace.place_of(value)
+        if place is None or trace.class_entry(type(value), "__getattribute__") in _USUAL:
+            return object.__getattribute__(value, name) if place is None else trace.attribute_of(value, name)
+        found = object.__getattribute__(value, name)
+        return trace.enter(found, trace.facts.place("computed", None, (object.__getattribute__, place, name)))
 
     def has(self, found: Any, *names: str) -> bool:
         """Whether the class of ``found`` has one of the methods that make it a descriptor."""
@@ -246,27 +311,30 @@ class Attributes:
                 return type(vars(base)["__dict__"]) in (GetSetDescriptorType, MemberDescriptorType)
         return True
 
-    def _by_descriptor(self, value: Any, name: str, found: Any) -> Any:
+    def _by_descriptor(self, value: Any, name: str, found: Any, otherwise: Callable[[Any, str], Any]) -> Any:
         trace, kind = self.trace, type(found)
         if kind is property:
             getter = trace.attribute_of(found, "fget")
             if type(getter) is FunctionType and self.enters(getter):
                 return self.interpret(getter, value)
         elif name == "__dict__":
-            return trace.attribute_of(value, "__dict__")
+            return self.stored(value, "__dict__")
         elif kind is MemberDescriptorType or kind is _FIELD:
             try:
-                return trace.attribute_of(value, name)
+                return self.stored(value, name)
             except AttributeError:
                 trace.end(f"attribute {name} of a {type(value).__qualname__} is missing")
                 raise
+        getter = trace.class_entry(kind, "__get__")
+        if kind is not property and type(getter) is FunctionType and self.enters(getter):
+            return self.interpret(getter, found, value, trace.fixed(type(value)))
         trace.end(f"attribute {name} of a {type(value).__qualname__} is a descriptor")
-        return self.otherwise(value, name)
+        return otherwise(value, name)
 
-    def _of_class_of(self, value: Any, name: str, found: Any) -> Any:
+    def _of_class_of(self, value: Any, name: str, found: Any, otherwise: Callable[[Any, str], Any]) -> Any:
         """What the class of ``value`` has, as an attribute of ``value``."""
         trace, kind = self.trace, type(found)
-        if kind is FunctionType:
+        if kind is FunctionType or kind is CACHED:
             return MethodType(found, value)
         if kind is staticmethod:
             return trace.attribute_of(found, "__func__")
@@ -279,5 +347,7 @@ class Attributes:
             return self.interpret(getter, found, value, trace.fixed(type(value)))
         if kind is BuiltinFunctionType:
             return found
+        if kind in (MethodDescriptorType, WrapperDescriptorType) and found.__objclass__ in (dict, OrderedDict):
+            return object.__getattribute__(value, name)
         trace.end(f"attribute {name} of a {type(value).__qualname__} is a descriptor")
-        return self.otherwise(value, name)
+        return otherwise(value, name)

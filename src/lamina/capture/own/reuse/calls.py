@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import builtins
+import _operator
 import math
-import sys
 from abc import ABCMeta
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import BuiltinFunctionType, GeneratorType, MethodWrapperType, ModuleType
+from enum import EnumMeta
+from functools import partial
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GeneratorType,
+    MappingProxyType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any
 
 import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
+from lamina.capture.own.callbacks import ITEM_VIEWS
 from lamina.capture.own.frame import MISSING
+from lamina.capture.own.natives import is_builtin_error
 from lamina.capture.own.pending import Pending
+from lamina.capture.own.reuse.answers import ANSWERS, member_of, note_kind
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
@@ -29,18 +40,21 @@ _DETERMINED = frozenset(map(id, (*STATE_QUERIES, *SETTINGS)))
 
 _WALKERS = (
     enumerate, zip, reversed, iter, list, tuple, dict, range, slice, super, set, frozenset, sum, any, all, min, max,
+    OrderedDict, partial,
 )  # fmt: skip
-_COMPARING = frozenset(map(id, (set, frozenset, any, all, min, max, dict)))
+_COMPARING = frozenset(map(id, (set, frozenset, any, all, min, max, dict, OrderedDict)))
 """Of those, the ones that ask the elements for more than what they are."""
 _ON_CONSTANTS = frozenset(
     map(
         id,
         (
             abs, bool, bytes, chr, complex, divmod, float, format, hash, int, len, max, min, ord, pow, repr, round,
-            sorted, str, sum, any, all, callable,
+            sorted, str, sum, any, all, callable, torch.finfo, torch.iinfo, torch.device,
         ),
     )
 )  # fmt: skip
+_MARKS_OF_KINDS = ("_is_param", "_is_buffer")
+"""Attributes of tensors that torch's classes of tensors ask for."""
 _CONTAINERS = (list, dict, set, OrderedDict)
 _READS: dict[Any, tuple[str, ...]] = {
     dict: ("keys", "values", "items", "copy"),
@@ -84,6 +98,8 @@ class Calls:
             return True
         if kind in _STEPS:
             return self.trace.place_of(value) is None
+        if isinstance(value, tuple) and hasattr(kind, "n_sequence_fields"):  # several results of one call of torch's
+            return self.trace.place_of(value) is None
         if kind is set:
             return self.trace.place_of(value) is None and all(map(is_settled, value))
         return is_settled(value)
@@ -101,7 +117,14 @@ class Calls:
 
     def done(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the call gives, if it is answered here; else ``MISSING``, and ``is_native`` tells of the call."""
-        special: Callable[..., Any] | None = None if kwargs else _SPECIAL.get(id(function))
+        if kwargs:
+            return MISSING
+        if type(function) is EnumMeta:
+            return member_of(self.trace, function, *args)
+        answer = ANSWERS.get(id(function))
+        if answer is not None:
+            return answer(self.attributes, *args)
+        special: Callable[..., Any] | None = _SPECIAL.get(id(function))
         return MISSING if special is None else special(self, *args)
 
     def is_native(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -111,23 +134,27 @@ class Calls:
         given = (*args, *kwargs.values())
         if any(function is walker for walker in _WALKERS):
             return self._walks(function, given)
-        if id(function) in _ON_CONSTANTS:
+        if id(function) in _ON_CONSTANTS or is_builtin_error(function):
             return all(map(self.known, given))
         if type(function) is BuiltinFunctionType:
             return self._is_native_method(function, given)
         if type(function) is MethodWrapperType:
-            return function.__name__ == "__init__" and function.__objclass__ is object and not given
+            return function.__name__ == "__init__" and function.__objclass__ in (object, *DICTS) and not given
         return False
 
     def _walks(self, function: Any, given: tuple[Any, ...]) -> bool:
         if function is super:
             return len(given) == 2
+        if function is partial:
+            return bool(given)
         if function in (range, slice):
             return all(map(is_settled, given))
         if function is iter and len(given) != 1:
             return False
         if not all(self.walked(value) for value in given):
             return False
+        if function in DICTS and len(given) == 1 and type(given[0]) in ITEM_VIEWS:
+            return all(is_settled(key) for key, _ in given[0])
         if id(function) in _COMPARING:
             return all(map(self.known, self._parts(given)))
         if function is sum:
@@ -148,9 +175,11 @@ class Calls:
     def _is_native_method(self, function: Any, given: tuple[Any, ...]) -> bool:
         owner, name = function.__self__, function.__name__
         if isinstance(owner, ModuleType):
-            return owner is math and all(map(self.known, given))
+            return owner in (math, _operator) and all(map(self.known, given))
         kind = type(owner)
-        if isinstance(owner, type) or not (is_settled(owner) or kind in _CONTAINERS or kind in (tuple, frozenset)):
+        if isinstance(owner, type):
+            return self._is_native_maker(owner, name, given)
+        if not (is_settled(owner) or kind in _CONTAINERS or kind in (tuple, frozenset)):
             return False
         if self.trace.place_of(owner) is None:
             return self._of_made(owner, name, given)
@@ -158,6 +187,13 @@ class Calls:
             return False
         self.trace.opened(owner)
         return True
+
+    def _is_native_maker(self, owner: type, name: str, given: tuple[Any, ...]) -> bool:
+        """A class method of a class of Python's own."""
+        if owner is dict and name == "fromkeys" and given:
+            keys = given[0]
+            return type(keys) is range or (self.walked(keys) and all(map(self.known, self._parts((keys,)))))
+        return owner in (int, float, str, bytes) and all(map(self.known, given))
 
     def _of_made(self, owner: Any, name: str, given: tuple[Any, ...]) -> bool:
         """Methods of a container that the call has made, or of a constant."""
@@ -222,8 +258,12 @@ class Calls:
         if of_python and trace.class_entry(type(value), "__class__") is not vars(object)["__class__"]:
             trace.end("a class has a __class__ of its own")
         if issubclass(kind, torch.Tensor):
+            checks = trace.class_entry(meta, "__instancecheck__")
+            if type(checks) is FunctionType and not str(checks.__globals__.get("__name__")).startswith("torch."):
+                trace.end(f"whether something is a {kind.__qualname__} is asked of its metaclass")
             if type(value) in TENSORS:
-                self.attributes.bare(value)
+                for name in _MARKS_OF_KINDS:
+                    self.attributes.bare(value, name)
             elif isinstance(value, torch.Tensor) and type(value) is not Pending:
                 trace.end("it is asked which class a tensor has")
         elif trace.class_entry(meta, "__instancecheck__") is not type.__instancecheck__:
@@ -232,7 +272,9 @@ class Calls:
                 kind.__module__ in ("collections.abc", "numbers")
                 or trace.class_entry(kind, "__subclasshook__") is vars(object)["__subclasshook__"]
             )
-            if place is None or trace.effects or not plain:
+            if place is None and plain and type(value) is not Pending:
+                note_kind(trace, value, kind)
+            elif place is None or trace.effects or not plain:
                 trace.end(f"whether something is a {kind.__qualname__} is asked of its metaclass")
             else:
                 trace.note("answer", (place,), (IsA(kind), isinstance(value, kind)))
@@ -241,20 +283,12 @@ class Calls:
         if len(args) == 1 and type(args[0]) in (Pending, *TENSORS):
             self.trace.class_entry(torch.Tensor if type(args[0]) is Pending else type(args[0]), "__len__")
             return len(args[0])
+        if len(args) == 1 and type(args[0]) is MappingProxyType and self.trace.place_of(args[0]) is None:
+            return len(args[0])
         if len(args) != 1 or type(args[0]) not in (list, tuple, set, *DICTS):
             return MISSING
         self.trace.length(args[0])
         return len(args[0])
-
-    def imported(self, *args: Any) -> Any:
-        """``import`` of a module that is loaded."""
-        if len(args) != 5 or args[4] != 0 or "." in args[0]:
-            return MISSING
-        found = sys.modules.get(args[0])
-        if type(found) is not ModuleType or getattr(getattr(found, "__spec__", None), "_initializing", False):
-            return MISSING
-        modules = self.trace.fixed(sys.modules, "sys.modules")
-        return self.trace.dict_item(modules, args[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,5 +310,4 @@ _SPECIAL: dict[int, Callable[..., Any]] = {
     id(hasattr): Calls.hasattr_of,
     id(isinstance): Calls.isinstance_of,
     id(len): Calls.len_of,
-    id(builtins.__import__): Calls.imported,
 }

@@ -17,10 +17,10 @@ from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.operators import ARITHMETIC, Operators
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
 
-__all__ = ["Changes"]
+__all__ = ["SET_MODULE_ATTRIBUTE", "Changes"]
 
 
-_SET_MODULE_ATTRIBUTE = torch.nn.Module.__setattr__
+SET_MODULE_ATTRIBUTE = torch.nn.Module.__setattr__
 
 
 class Changes:
@@ -44,7 +44,7 @@ class Changes:
                 self.operators.on_tensors(function, operands)
             return tensors
         if function is setattr:
-            return self._is_attribute_noted(*operands)
+            return self.is_attribute_noted(*operands)
         if function is operator.setitem and kind in DICTS and is_settled(operands[1]):
             if place is not None:
                 trace.effect(function, target, operands[1:], target, operands[1])
@@ -64,15 +64,16 @@ class Changes:
             return is_settled(operands[1])
         return place is None and function is operator.delitem and kind in DICTS and is_settled(operands[1])
 
-    def _is_attribute_noted(self, target: Any, name: str, value: Any) -> bool:
+    def is_attribute_noted(self, target: Any, name: str, value: Any, plainly: bool = False) -> bool:
+        """Whether ``target.name = value`` is, or ``plainly`` what ``object.__setattr__`` does."""
         trace, kind = self.trace, type(target)
         if not (kind.__flags__ & MADE_BY_PYTHON or kind is SimpleNamespace) or isinstance(target, (type, torch.Tensor)):
             return False
         place = trace.place_of(target)
         if place is None and not trace.is_made(target):
             return False
-        writer = trace.class_entry(kind, "__setattr__")
-        if writer is _SET_MODULE_ATTRIBUTE and is_settled(value):
+        writer = object.__setattr__ if plainly else trace.class_entry(kind, "__setattr__")
+        if writer is SET_MODULE_ATTRIBUTE and is_settled(value):
             if not self._is_plain_of_module(target, name):
                 return False
         elif writer not in (object.__setattr__, SimpleNamespace.__setattr__):
@@ -81,13 +82,13 @@ class Changes:
         if found is not MISSING and self.attributes.has(found, "__set__", "__delete__"):
             return False
         if place is not None:
-            trace.effect(setattr, target, (name, value), trace.attribute_of(target, "__dict__"), name)
+            trace.effect(setattr, target, (name, value), self.attributes.stored(target, "__dict__"), name)
         return True
 
     def _is_plain_of_module(self, module: Any, name: str) -> bool:
         """Whether a constant that a module is given becomes an attribute like others."""
         trace = self.trace
-        space = trace.attribute_of(module, "__dict__")
+        space = self.attributes.stored(module, "__dict__")
         for held in ("_parameters", "_modules", "_buffers"):
             names = trace.dict_item(space, held)
             if type(names) not in DICTS or trace.dict_item(names, name) is not MISSING:

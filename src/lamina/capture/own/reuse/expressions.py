@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from types import MemberDescriptorType, MethodType
 from typing import Any
 
@@ -103,6 +104,8 @@ class Path:
             return f"{self.names.object(kind)}({self._container(tuple(value))})"
         if self.trace.is_made(value) and not isinstance(value, type) and self._is_simple(kind):
             return self._instance(value)
+        if kind is OrderedDict:
+            return f"{self.names.object(kind)}({self._container(value)})"
         raise Unbuildable(f"a {kind.__qualname__}")
 
     def _container(self, value: Any) -> str:
@@ -116,17 +119,35 @@ class Path:
         return f"({parts},)" if parts else "()"
 
     def _is_simple(self, kind: type) -> bool:
-        """Whether an instance is what is in its ``__dict__``."""
+        """Whether an instance is what is in its ``__dict__``, and in it as a dictionary."""
         plain: bool = not any(
             isinstance(entry, MemberDescriptorType) for base in kind.__mro__ for entry in vars(base).values()
         )
-        return plain and getattr(kind, "__new__", None) is object.__new__
+        return (
+            plain
+            and getattr(kind, "__new__", None) in (object.__new__, dict.__new__)
+            and getattr(kind, "__getattribute__", None) in (object.__getattribute__, dict.__getattribute__)
+        )
 
     def _instance(self, value: Any) -> str:
         kind = type(value)
         name = f"v{len(self._making)}"
+        if issubclass(kind, dict):
+            return self._dictionary(value, name)
         self._making.append(f"{name} = new({self.names.object(kind)})")
         self._built[id(value)] = value, name
         space = self._container(dict(vars(value)))
         self._making.append(f"{name}.__dict__.update({space})")
+        return name
+
+    def _dictionary(self, value: Any, name: str) -> str:
+        """An object of a subclass of ``dict``, whose own methods do not run."""
+        of, kind = OrderedDict if isinstance(value, OrderedDict) else dict, type(value)
+        self._making.append(f"{name} = {self.names.object(dict.__new__)}({self.names.object(kind)})")
+        self._built[id(value)] = value, name
+        put = self.names.object(of.__setitem__)
+        for key, part in of.items(value):
+            self._making.append(f"{put}({name}, {self.expression(key)}, {self.expression(part)})")
+        if vars(value):
+            self._making.append(f"{name}.__dict__.update({self._container(dict(vars(value)))})")
         return name

@@ -110,7 +110,7 @@ _SIGNS = {
 
 def _computation(function: Any, *operands: Any) -> str:
     """A function of numbers with its operands, as a program has it."""
-    name = function.__name__
+    name = str(getattr(function, "__name__", "a function"))
     sign = _SIGNS.get(name) or _SIGNS.get(name.removeprefix("i"))
     texts = [str(one) if type(one) is Place else repr(one) for one in operands]
     return f"({texts[0]} {sign} {texts[1]})" if sign and len(texts) == 2 else f"{name}({', '.join(texts)})"

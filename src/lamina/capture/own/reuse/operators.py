@@ -12,6 +12,7 @@ import torch
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.pending import Pending
+from lamina.capture.own.reuse.base_methods import BaseMethods
 from lamina.capture.own.reuse.calls import Calls
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
@@ -30,6 +31,9 @@ ARITHMETIC = {
     operator.getitem: "getitem",
 }  # fmt: skip
 """Operators on tensors by the names of their methods, which are looked up in the class."""
+_METHODS = {
+    iter: "__iter__", operator.getitem: "__getitem__", operator.contains: "__contains__", len: "__len__",
+}  # fmt: skip
 _IDENTITY = (operator.is_, operator.is_not)
 _NUMBERS = (int, float, bool, complex, slice, type(None), type(...))
 _SINGLE = (type(None), bool, type(...))
@@ -42,6 +46,7 @@ class Operators:
         self, trace: Trace, calls: Calls, interpret: Callable[..., Any], enters: Callable[[FunctionType], bool]
     ) -> None:
         self.trace, self.calls, self.interpret, self.enters = trace, calls, interpret, enters
+        self.base_methods = BaseMethods(trace)
 
     def operated(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         """What an operator gives, if it is answered here; else ``MISSING``: the base class may do it."""
@@ -144,6 +149,10 @@ class Operators:
                 found = trace.class_entry(kind, name)
                 if type(found) is FunctionType and self.enters(found):
                     return _truth_of(self.interpret(found, value), name)
+                if self.base_methods.inherited(value, name):
+                    length = self.base_methods.called(value, name, ())
+                    if length is not MISSING:
+                        return bool(length)
                 if found is not MISSING:
                     trace.end(f"a {kind.__qualname__} is asked whether it is true")
                     return MISSING
@@ -154,15 +163,23 @@ class Operators:
         return MISSING
 
     def _by_method(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
-        """An operator that is one method of the user's."""
+        """An operator that is one method of the user's, or of a dictionary's."""
         kind = type(operands[0])
-        name = {iter: "__iter__", operator.getitem: "__getitem__"}.get(function)
+        name = _METHODS.get(function)
         found = MISSING if name is None else self.trace.class_entry(kind, name)
+        if name is not None and self.base_methods.inherited(operands[0], name):
+            given = self.base_methods.called(operands[0], name, operands[1:])
+            if given is not MISSING:
+                return given
         if type(found) is FunctionType and self.enters(found):
             result = self.interpret(found, *operands)
             if function is iter and not hasattr(type(result), "__next__"):
                 raise TypeError(f"iter() returned non-iterator of type '{type(result).__name__}'")
-            return result
+            if function is operator.contains and not is_settled(result):
+                self.trace.end(f"{name} gives a {type(result).__qualname__}")
+            if function is len:
+                _truth_of(result, "__len__")
+            return bool(result) if function is operator.contains else result
         self.trace.end(f"an operator on a {kind.__qualname__}")
         return MISSING
 

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import BuiltinFunctionType, FunctionType, MethodWrapperType
+from functools import partial
+from itertools import chain
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType
 from typing import Any
 
 import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
-from lamina.capture.own.capturing import CapturingWorld
+from lamina.capture.own.capturing import CapturingWorld, is_captured, reads_plainly, unrecorded
 from lamina.capture.own.frame import MISSING
-from lamina.capture.own.natives import seen_by_modes, unbound
+from lamina.capture.own.iterating import iterators
+from lamina.capture.own.natives import CACHED, CONSUMERS, KEEPING, LAZY, is_plain_signature, seen_by_modes, unbound
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.attribute_reads import Attributes
+from lamina.capture.own.reuse.base_methods import BaseMethods
+from lamina.capture.own.reuse.by_code import ByCode, has_code
+from lamina.capture.own.reuse.caches import Caches
 from lamina.capture.own.reuse.calls import Calls
 from lamina.capture.own.reuse.changes import Changes
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.learning import NUMBERS
 from lamina.capture.own.reuse.numbers import Numbers
 from lamina.capture.own.reuse.operators import Operators
-from lamina.capture.own.reuse.trace import DICTS, Trace
+from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
 from lamina.capture.own.torch_calls import name_of
 
 __all__ = ["TracingWorld"]
@@ -32,14 +38,17 @@ class TracingWorld:
     def __init__(self, base: CapturingWorld, trace: Trace) -> None:
         self.base, self.trace = base, trace
 
-        def interpret(*given: Any) -> Any:
-            return base.interpret(*given)
+        def interpret(*given: Any, **named: Any) -> Any:
+            return base.interpret(*given, **named)
 
-        self.attributes = Attributes(trace, interpret, self.enters, base.attribute)
+        self.attributes = Attributes(trace, interpret, self.enters, base.attribute, base.plainly)
         self.calls = Calls(trace, self.attributes)
         self.operators = Operators(trace, self.calls, interpret, self.enters)
         self.numbers = Numbers(trace)
         self.changes = Changes(trace, self.attributes, self.operators)
+        self.base_methods = BaseMethods(trace)
+        self.caches = Caches(trace)
+        self.by_code = ByCode(trace, self.attributes, self.changes, interpret, self.enters, self.settle)
 
     def attribute(self, value: Any, name: str) -> Any:
         if self.trace.ended is not None:
@@ -123,6 +132,8 @@ class TracingWorld:
             found = self.numbers.changed(function, operands)
             if found is not MISSING:
                 return found
+        if trace.ended is None and (method := self.by_code.writer(function, operands)) is not None:
+            return method()
         if trace.ended is None:
             self.settle()
             if self.changes.noted(function, operands):
@@ -132,11 +143,17 @@ class TracingWorld:
         return self.base.change(function, *operands)
 
     def call(self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.trace.ended is not None:
+        if self.trace.ended is not None or is_captured(self.base, function, args, kwargs):
             return self.base.call(caller, function, args, kwargs)
         if function is setattr and not kwargs and len(args) == 3:
             return self.change(setattr, *args)
         function, args = unbound(function, args)
+        if id(function) in LAZY:
+            args = iterators(self, function, args)
+        elif id(function) in CONSUMERS and len(args) == 1 and not kwargs and self.by_code.is_made_generator(args[0]):
+            if function is all or function is any:
+                return self.by_code.asked_one_by_one(self.operate, function is any, args[0])
+            args = args if id(function) in KEEPING else (_drawn(args[0]),)
         found = self.numbers.called(caller, function, args, kwargs)
         if found is MISSING and self.trace.ended is None:
             found = self._called(function, args, kwargs)
@@ -159,10 +176,31 @@ class TracingWorld:
 
     def _called(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call gives, if it is answered here; else ``MISSING``."""
+        if type(function) is MethodWrapperType and function.__name__ == "__setattr__" and len(args) == 2 and not kwargs:
+            return self.by_code.set_plainly(function, *args)
+        if not kwargs and self.base_methods.is_one(function):
+            self.settle()
+            found = self.base_methods.called(function.__self__, function.__name__, args)
+            if found is not MISSING:
+                return found
         if type(function) is BuiltinFunctionType and type(function.__self__) in (list, *DICTS):
             found = self._method_of_outside(function, args, kwargs)
             if found is not MISSING:
                 return found
+        of = function.__func__ if type(function) is MethodType else function
+        if type(of) is CACHED:
+            given = args if of is function else (function.__self__, *args)
+            if self.caches.remembers(of, given, kwargs):
+                ask = partial(unrecorded, self.base.recorder, of, given, kwargs)
+                return self.caches.remembered(of, given, kwargs, ask)
+        if reads_plainly(function) and len(args) == 1 and type(args[0]) is str and not kwargs:
+            return self.attributes.plainly(function.__self__, args[0])
+        if type(function) is partial:
+            return self.by_code.partial(function, args, kwargs)
+        if is_plain_signature(function, args, kwargs):
+            return self.by_code.signature(*args)
+        if function is len and len(args) == 1 and not kwargs and has_code(args[0]):
+            return self.operate(len, *args)
         return self.calls.done(function, args, kwargs)
 
     def _method_of_outside(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -197,3 +235,13 @@ class TracingWorld:
         if kind in (BuiltinFunctionType, MethodWrapperType) and isinstance(function.__self__, torch.Tensor):
             return True
         return id(function) in seen_by_modes()
+
+
+def _drawn(generator: Any) -> Any:
+    """The values of a generator: as a list, if a native function that takes them runs nothing of the program's."""
+    values: list[Any] = []
+    for value in generator:
+        values.append(value)
+        if not (is_settled(value) or type(value) in (Pending, *TENSORS)):
+            return chain(values, generator)
+    return values

@@ -1,0 +1,100 @@
+"""Functions of Python's that are answered while a call is traced, with what their answers rest on."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from lamina.base.class_flags import MADE_BY_PYTHON
+from lamina.capture.own.frame import MISSING
+from lamina.capture.own.importing import absolute, is_loaded
+from lamina.capture.own.natives import is_member
+from lamina.capture.own.reuse.attribute_reads import Attributes
+from lamina.capture.own.reuse.trace import Trace
+
+__all__ = ["ANSWERS", "member_of", "note_kind"]
+
+
+def member_of(trace: Trace, function: Any, *args: Any) -> Any:
+    """A member of an enumeration, by its value; ``MISSING`` if that is not known."""
+    if trace.place_of(function) is None or len(args) != 1 or not is_member(function, args[0]):
+        return MISSING
+    trace.class_entry(function, "__new__")
+    trace.class_entry(type(function), "__call__")
+    if type(args[0]) is function:
+        return args[0]
+    found = trace.dict_item(trace.class_entry(function, "_value2member_map_"), args[0])
+    return MISSING if found is MISSING else found
+
+
+def _text_of(attributes: Attributes, *args: Any) -> Any:
+    """``str`` and ``repr`` of a class."""
+    trace, kind = attributes.trace, type(args[0]) if len(args) == 1 else None
+    if kind is None or not issubclass(kind, type):
+        return MISSING
+    for name in ("__str__", "__repr__"):
+        if trace.class_entry(kind, name) not in (MISSING, type.__repr__, object.__str__):
+            return MISSING
+    trace.fixed(args[0])
+    trace.class_entry(args[0], "__module__")
+    return str(args[0]) if type(trace.attribute_of(args[0], "__qualname__")) is str else MISSING
+
+
+def _told(function: Callable[[], Any]) -> Callable[..., Any]:
+    """Answers what ``function`` tells of the process, which a later call asks it before it runs."""
+
+    def answer(attributes: Attributes, *args: Any) -> Any:
+        trace = attributes.trace
+        return MISSING if args else trace.enter(function(), trace.facts.place("computed", None, (function,)))
+
+    return answer
+
+
+def note_kind(trace: Trace, value: Any, kind: type) -> None:
+    """Note whether the class of ``value``, which the call has made, counts as one of abstract ``kind``."""
+    places = tuple(trace.place_of(trace.fixed(one)) for one in (type(value), kind))
+    asked = trace.facts.place("computed", None, (issubclass, *places))
+    trace.note("constant", (asked,), issubclass(type(value), kind))
+
+
+def _callable_of(attributes: Attributes, *args: Any) -> Any:
+    """``callable``: which class something has, which is a fact, tells."""
+    if len(args) != 1:
+        return MISSING
+    if type(args[0]).__flags__ & MADE_BY_PYTHON:
+        attributes.trace.class_entry(type(args[0]), "__call__")
+    return callable(args[0])
+
+
+def _imported(attributes: Attributes, *args: Any) -> Any:
+    """``import`` of a module that is loaded."""
+    if len(args) != 5 or not is_loaded(*args):
+        return MISSING
+    trace, (name, space, _, wanted, level) = attributes.trace, args
+    if level:
+        package = trace.dict_item(trace.fixed(space, "globals()"), "__package__")
+        name = absolute(name, package, level)
+    steps = name.split(".")
+    loaded = trace.fixed(sys.modules, "sys.modules")
+    modules = []
+    for at in range(len(steps)):
+        modules.append(trace.dict_item(loaded, ".".join(steps[: at + 1])))
+        place = trace.place_of(modules[-1])
+        if place is None:
+            return MISSING
+        trace.note("is", (place,), modules[-1])
+    for part in wanted or () if "__path__" in vars(modules[-1]) else ():
+        trace.dict_item(attributes.stored(modules[-1], "__dict__"), part)
+    return modules[-1] if wanted or level else modules[0]
+
+
+ANSWERS: dict[int, Callable[..., Any]] = {
+    id(callable): _callable_of,
+    id(str): _text_of,
+    id(repr): _text_of,
+    id(builtins.__import__): _imported,
+    id(sys.getrecursionlimit): _told(sys.getrecursionlimit),
+}
+"""Answers by the identities of functions; each gives ``MISSING`` for a call that it does not answer."""
