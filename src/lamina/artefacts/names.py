@@ -26,8 +26,8 @@ from lamina.artefacts.code import code_digest
 from lamina.artefacts.constants import Unstorable, read_constant, written_constant
 from lamina.artefacts.torch_private import HIDDEN
 from lamina.base.class_flags import MADE_BY_PYTHON
-from lamina.capture.own.reuse.calls import IsA
 from lamina.capture.own.reuse.facts import is_settled
+from lamina.capture.own.reuse.kinds import IsA
 
 __all__ = ["ANY_MODULES", "CODE", "named", "written_name"]
 

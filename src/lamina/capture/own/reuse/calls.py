@@ -7,7 +7,6 @@ import math
 from abc import ABCMeta
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import EnumMeta
 from functools import partial
 from types import (
@@ -30,10 +29,11 @@ from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.answers import ANSWERS, member_of, note_kind
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.facts import is_settled
+from lamina.capture.own.reuse.kinds import IsA
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
 from lamina.capture.own.torch_private import SETTINGS, STATE_QUERIES
 
-__all__ = ["Calls", "IsA"]
+__all__ = ["Calls"]
 
 _DETERMINED = frozenset(map(id, (*STATE_QUERIES, *SETTINGS)))
 """Functions of torch's whose answer the state of torch at the begin of the call decides."""
@@ -289,19 +289,6 @@ class Calls:
             return MISSING
         self.trace.length(args[0])
         return len(args[0])
-
-
-@dataclass(frozen=True, slots=True)
-class IsA:
-    """Asks for the class of a value."""
-
-    kind: type
-
-    def __call__(self, value: Any) -> bool:
-        return isinstance(value, self.kind)
-
-    def __str__(self) -> str:
-        return f"instance of {self.kind.__qualname__}"
 
 
 _SPECIAL: dict[int, Callable[..., Any]] = {
