@@ -194,7 +194,14 @@ def test_one_graph_that_is_run_without_interpretation(program) -> None:
         torch.testing.assert_close(found, wanted)
     assert len(graphs) == 1
     assert not record.decisions("break")
-    assert [str(one.reason) for one in record.decisions("capture")][-1].startswith("a call is done again")
+    told = [str(one.reason) for one in record.decisions("capture")]
+    assert told[-1].startswith("a call is done again"), told
+
+
+def test_modules_are_made_within_a_graph_after_dynamo_has_compiled_something() -> None:
+    """It puts a function of its own in place of ``Module.__init__`` then."""
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    test_one_graph_that_is_run_without_interpretation(modules)
 
 
 def test_what_a_cache_has_forgotten_is_asked_for_where_eager_asks() -> None:

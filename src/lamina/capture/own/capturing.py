@@ -155,7 +155,7 @@ class CapturingWorld(PlainWorld):
             return self._consumed(caller, function, args, kwargs)
         if type(kwargs.get("key")) is FunctionType and is_by_key(function, args, kwargs):
             return by_key(self, function, *args, **kwargs)
-        if is_seen(function) and not runs_the_users(function, args, kwargs):
+        if is_seen(function, args) and not runs_the_users(function, args, kwargs):
             if self.recorder.watching and is_change(function, args):
                 self.settle()
             return caller(function, args, kwargs)

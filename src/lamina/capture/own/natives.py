@@ -15,7 +15,7 @@ import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, KEYS, asks, calls_back, method_asks
-from lamina.capture.own.torch_private import DEVICE_QUERIES, STATE_QUERIES, overridable
+from lamina.capture.own.torch_private import DEVICE_QUERIES, STATE_QUERIES, initialises_modules, overridable
 
 __all__ = [
     "CACHED",
@@ -82,10 +82,10 @@ def seen_by_modes() -> frozenset[int]:
     return overridable()
 
 
-def is_seen(function: Any) -> bool:
+def is_seen(function: Any, args: tuple[Any, ...] = ()) -> bool:
     """Whether function modes see what ``function`` does with tensors, and it does nothing else that matters."""
     kind = type(function)
-    if kind is EnumMeta or function is signature:
+    if kind is EnumMeta or function is signature or initialises_modules(function, args):
         return True
     if id(function) in _PURE or id(function) in _MAKERS or is_builtin_error(function):
         return True

@@ -28,6 +28,7 @@ from lamina.capture.own.reuse.numbers import Numbers
 from lamina.capture.own.reuse.operators import Operators
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
 from lamina.capture.own.torch_calls import name_of
+from lamina.capture.own.torch_private import initialises_modules
 
 __all__ = ["TracingWorld"]
 
@@ -195,6 +196,8 @@ class TracingWorld:
                 return self.caches.remembered(of, given, kwargs, ask)
         if reads_plainly(function) and len(args) == 1 and type(args[0]) is str and not kwargs:
             return self.attributes.plainly(function.__self__, args[0])
+        if initialises_modules(function, args) and not kwargs and self.trace.is_made(args[0]):
+            return function(*args)
         if type(function) is partial:
             return self.by_code.partial(function, args, kwargs)
         if is_plain_signature(function, args, kwargs):
