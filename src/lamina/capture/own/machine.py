@@ -14,6 +14,7 @@ from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.control import CONTROL_STEPS, DELEGATED, RETURNED, YIELDED
 from lamina.capture.own.frame import MISSING, MOST_KEPT, Frame, Step, bound_arguments
 from lamina.capture.own.instructions import Handler, Program, UnknownInstruction, decode
+from lamina.capture.own.module_init.torch_private import replaces_module_init
 from lamina.capture.own.places import Places
 from lamina.capture.own.steps import DATA_STEPS
 from lamina.capture.own.world import World
@@ -153,7 +154,9 @@ class Machine:
         caller = _caller if frame is None else self.caller(frame)
         if new is object.__new__ and init is _INIT and kind.__flags__ & MADE_BY_PYTHON:
             return self.world.made(caller(kind, args, kwargs))
-        if (new is object.__new__ or new is dict.__new__) and _is_entered(self.world, init):
+        if (new is object.__new__ or new is dict.__new__) and (
+            _is_entered(self.world, init) or replaces_module_init(init)
+        ):
             made = self.world.made(caller(new, (kind,), {}))
         elif type(new) is staticmethod and _is_entered(self.world, inner := self.world.attribute(new, "__func__")):
             made = self._called(frame, inner, (kind, *args), kwargs)

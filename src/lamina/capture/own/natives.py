@@ -15,7 +15,8 @@ import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, KEYS, asks, calls_back, method_asks
-from lamina.capture.own.torch_private import DEVICE_QUERIES, STATE_QUERIES, initialises_modules, overridable
+from lamina.capture.own.module_init.torch_private import module_to_initialise
+from lamina.capture.own.torch_private import DEVICE_QUERIES, STATE_QUERIES, overridable
 
 __all__ = [
     "CACHED",
@@ -85,7 +86,7 @@ def seen_by_modes() -> frozenset[int]:
 def is_seen(function: Any, args: tuple[Any, ...] = ()) -> bool:
     """Whether function modes see what ``function`` does with tensors, and it does nothing else that matters."""
     kind = type(function)
-    if kind is EnumMeta or function is signature or initialises_modules(function, args):
+    if kind is EnumMeta or function is signature or module_to_initialise(function, args) is not None:
         return True
     if id(function) in _PURE or id(function) in _MAKERS or is_builtin_error(function):
         return True

@@ -43,7 +43,6 @@ __all__ = [
     "fake_mode",
     "held_beneath",
     "in_ordinary_state",
-    "initialises_modules",
     "is_fake",
     "is_mark",
     "is_plain",
@@ -375,13 +374,6 @@ def asks_for_compiling(function: Any) -> bool:
         return False
     module = function.__module__
     return module in _ASK_FOR_COMPILING and vars(sys.modules[module]).get("is_compiling") is function
-
-
-def initialises_modules(function: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a call is what TorchDynamo has put in place of ``nn.Module.__init__``, and runs nothing of the user's."""
-    if type(function) is not FunctionType or function.__module__ != "torch._dynamo.mutation_guard":
-        return False
-    return function.__name__ == "patched_init" and len(args) == 1 and not getattr(args[0], "call_super_init", True)
 
 
 STATE_QUERIES: frozenset[Any] = frozenset(

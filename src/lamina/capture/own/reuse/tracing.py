@@ -14,6 +14,7 @@ from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.capturing import CapturingWorld, is_captured, reads_plainly, unrecorded
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.iterating import iterators
+from lamina.capture.own.module_init.torch_private import module_to_initialise
 from lamina.capture.own.natives import CACHED, CONSUMERS, KEEPING, LAZY, is_plain_signature, seen_by_modes, unbound
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.attribute_reads import Attributes
@@ -28,7 +29,6 @@ from lamina.capture.own.reuse.numbers import Numbers
 from lamina.capture.own.reuse.operators import Operators
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
 from lamina.capture.own.torch_calls import name_of
-from lamina.capture.own.torch_private import initialises_modules
 
 __all__ = ["TracingWorld"]
 
@@ -196,7 +196,8 @@ class TracingWorld:
                 return self.caches.remembered(of, given, kwargs, ask)
         if reads_plainly(function) and len(args) == 1 and type(args[0]) is str and not kwargs:
             return self.attributes.plainly(function.__self__, args[0])
-        if initialises_modules(function, args) and not kwargs and self.trace.is_made(args[0]):
+        module = None if kwargs else module_to_initialise(function, args)
+        if module is not None and self.trace.is_made(module):
             return function(*args)
         if type(function) is partial:
             return self.by_code.partial(function, args, kwargs)

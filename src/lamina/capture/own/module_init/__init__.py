@@ -1,0 +1,1 @@
+"""What TorchDynamo puts in place of the function that makes modules."""
