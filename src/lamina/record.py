@@ -60,7 +60,7 @@ class Record:
         lines = [f"Record of {self.name}: {counted(len(self.stages), 'stage')}"]
         for s in self.stages:
             summary = getattr(s.value, "summary", None) or counted(len(s.decisions), "decision")
-            lines.append(f"  {s.region:24} {s.name:12} {s.seconds:7.3f} s  {summary}")
+            lines.append(f"  {s.region:24} {s.name:16} {s.seconds:7.3f} s  {summary}")
         return "\n".join(lines)
 
     def step(self, region: str, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:

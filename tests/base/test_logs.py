@@ -50,8 +50,20 @@ def test_nothing_is_logged_unless_asked(caplog: pytest.LogCaptureFixture) -> Non
 def test_the_code_is_logged_as_text(caplog: pytest.LogCaptureFixture) -> None:
     lamina.compile(lambda x: x * 2 + 1, options={"debug": 5})(torch.randn(4, 8))
     code = [r.getMessage() for r in caplog.records if r.name == "lamina.output_code"]
-    assert any("restrict" in text or "int64_t" in text for text in code)
+    assert any('extern "C"' in text for text in code)
     assert {r.name for r in caplog.records} >= {"lamina.fusion", "lamina.schedule", "lamina.lowering", "lamina.aot"}
+
+
+def test_what_all_kernels_call_is_not_logged_with_each(caplog: pytest.LogCaptureFixture) -> None:
+    compiled = lamina.compile(function, options={"logs": "output_code", "compare_eager": "off"})
+    compiled(torch.randn(4, 8))
+    told = "\n".join(r.getMessage() for r in caplog.records if r.name == "lamina.output_code")
+    kernels = [stage for stage in compiled.record.stages if stage.name == "codegen"]
+    assert len(kernels) == 2
+    assert told.count('extern "C"') >= 2
+    assert "def call(args)" in told
+    assert len(told.splitlines()) < 400  # a kernel and what it calls together are thousands
+    assert all(len(str(stage).splitlines()) > 1000 for stage in kernels)
 
 
 def test_unknown_names_are_an_error_with_the_list(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,8 @@ def test_options_behind_the_program_are_said_to_be_its_own(folder: Path) -> None
     [
         ("explain", "missing.py", "there is no program"),
         ("profile", "missing.py", "there is no program"),
+        ("explain", "--nope", "lamina explain has no option --nope"),
+        ("bisect", "--nope", "lamina bisect has no option --nope"),
         ("report", ".", "is a folder"),
         ("minify", "bad.py", "is no Python"),
         ("guards", "nomodule:f", "No module named"),

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import lamina
 from lamina.errors import BadArgument
-from lamina.explain.explanation import Explanation, _coloured
+from lamina.explain.explanation import Explanation, _coloured, _seconds, _work
+from lamina.summary import Work
 
 HERE = Path(__file__).name
 
@@ -58,6 +59,16 @@ def test_twelve_layers_take_at_most_forty_lines(explained: Explanation) -> None:
     assert max(map(len, lines)) <= 118
     assert lines[0].startswith("Model: 2 graphs, 1 graph break, ")
     assert any(line.strip().startswith("x 12") for line in lines)
+
+
+def test_nothing_is_cut_off_without_a_word() -> None:
+    seconds = {f"stage {number}": 10.5 - number for number in range(8)} | {"build": 6.72, "build chosen": 1.0}
+    (line,) = _seconds(seconds)
+    assert len(line) <= 118
+    assert line.startswith("  seconds: stage 0 10.50, stage 1 9.50, ")
+    assert line.endswith("; build 7.72 beside the other stages")
+    work = Work(f"{'mul_' * 20}0123456789", (), 1, 8, 1.0, ("a.py:1 mul",), "")
+    assert f"{('mul_' * 20)[:31]}...  a.py:1 mul" in _work(work)
 
 
 def test_what_to_change_comes_first_with_line_and_remedy(explained: Explanation) -> None:

@@ -17,7 +17,16 @@ from torch.fx import Graph, GraphModule, symbolic_trace
 
 from lamina.base.text import one_line
 
-__all__ = ["copied_graph_text", "files", "files_of_parts", "graph_copy", "graph_text", "read_graph", "text_of"]
+__all__ = [
+    "copied_graph_text",
+    "files",
+    "files_of_parts",
+    "graph_copy",
+    "graph_text",
+    "own_text_of",
+    "read_graph",
+    "text_of",
+]
 
 _SPACES = re.compile(r"^ +$", re.MULTILINE)
 
@@ -34,7 +43,17 @@ def files(value: object) -> dict[str, str]:
 
 def text_of(value: object) -> str:
     """All files of ``value`` in one text, for printing."""
-    found = files(value)
+    return _joined(files(value))
+
+
+def own_text_of(value: object) -> str:
+    """``text_of`` without the files that several parts of ``value`` have, such as the functions that kernels call."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    shared = {end for part in parts for end in files(part) if end.startswith("/")}
+    return _joined({name: text for name, text in files(value).items() if name not in shared})
+
+
+def _joined(found: Mapping[str, str]) -> str:
     if len(found) == 1:
         return next(iter(found.values()))
     return "\n".join(f"# {name.lstrip('/_')}\n{text}" for name, text in found.items())

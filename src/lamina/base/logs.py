@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Protocol
 
 from lamina.base.decision import Decision
-from lamina.base.files import text_of
+from lamina.base.files import own_text_of, text_of
 from lamina.base.plurals import counted
 from lamina.base.torch_logs.torch_private import enabled_torch_logs, traced, tracing
 from lamina.errors import UnknownOption
@@ -161,7 +161,7 @@ def _events(name: str, stage: Noted) -> Iterable[tuple[str, Callable[[], str]]]:
         if decision.remedy:
             yield "perf_hints", lambda d=decision: f"{place}: {_hint(d)}"  # type: ignore[misc]
     if channel == "output_code":
-        yield channel, lambda: f"{place}: {stage.name}\n{text_of(stage.value)}"
+        yield channel, lambda: f"{place}: {stage.name}\n{own_text_of(stage.value)}"
     elif channel is not None and stage.value is not None:
         yield channel, lambda: f"{place}: {stage.name}, {stage.seconds * 1e3:.1f} ms, {_summary(stage)}"
         if channel == "guards" and _LOGGERS[channel].isEnabledFor(logging.DEBUG):

@@ -45,6 +45,8 @@ def program(target: str, given: Sequence[str] | None, command: str, options: Seq
 
     A line on standard error names each of the command's own ``options`` that stands after the program.
     """
+    if target.startswith("-"):
+        raise BadArgument(f"lamina {command} has no option {target}", remedy=f"lamina {command} --help lists them")
     arguments = tuple(given or ())
     arguments = arguments[1:] if arguments[:1] == ("--",) else arguments
     found = found_program(target, arguments)

@@ -80,17 +80,20 @@ def _lines(record: Record) -> list[str]:
         _section("Kernels, by bytes moved", [_work(w) for w in user_kernels(record)], 8),
         _section("Library calls", [_work(w) for w in library_work(record)], 4),
     ]
-    return [line[:_WIDTH] for part in parts for line in part][:_MOST_LINES]
+    return [_cut(line) for part in parts for line in part][:_MOST_LINES]
 
 
 def _seconds(seconds: dict[str, float]) -> list[str]:
     beside = sum(value for name, value in seconds.items() if name.startswith("build"))
     waited = ((name, value) for name, value in seconds.items() if not name.startswith("build"))
     largest = sorted(waited, key=lambda item: -item[1])[:6]
-    parts = [", ".join(f"{name} {value:.2f}" for name, value in largest if value >= 0.005)]
-    parts += [f"build {beside:.2f} beside the other stages"] if beside >= 0.005 else []
-    said = "; ".join(filter(None, parts))
-    return [f"  seconds: {said}"] if said else []
+    named = [f"{name} {value:.2f}" for name, value in largest if value >= 0.005]
+    built = [f"build {beside:.2f} beside the other stages"] if beside >= 0.005 else []
+    while True:
+        said = "; ".join((*([", ".join(named)] if named else []), *built))
+        if len(line := f"  seconds: {said}") <= _WIDTH or not named:
+            return [line] if said else []
+        named.pop()
 
 
 def _advised(found: Sequence[Advice]) -> list[str]:
@@ -106,9 +109,9 @@ def _advised(found: Sequence[Advice]) -> list[str]:
     return lines
 
 
-def _cut(text: str, end: str = "") -> str:
+def _cut(text: str, end: str = "", width: int = _WIDTH) -> str:
     """``text`` with ``end`` in one line; what is cut off is told by dots."""
-    width = _WIDTH - len(end)
+    width -= len(end)
     return f"{text if len(text) <= width else f'{text[: width - 3]}...'}{end}"
 
 
@@ -144,7 +147,7 @@ def _work(work: Work) -> str:
     more = f" +{len(work.places) - 2}" if len(work.places) > 2 else ""
     times = f"x {work.count}"
     name = re.sub(r"_[0-9a-f]{8,}$", "", work.name)
-    return f"    {times:>5}  {_bytes(work.nbytes):>9} {work.share:4.0%}  {name[:34]:34}  {lines}{more}"
+    return f"    {times:>5}  {_bytes(work.nbytes):>9} {work.share:4.0%}  {_cut(name, width=34):34}  {lines}{more}"
 
 
 def _lines_of(one: Advice) -> str:

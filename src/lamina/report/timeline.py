@@ -11,12 +11,15 @@ __all__ = ["chrome_trace", "spans"]
 
 _MICROSECONDS = 1e6
 """In a second."""
+_BACKGROUND = "build"
+"""What begins the names of stages that run beside the others."""
 
 
 def spans(record: Record) -> list[dict[str, Any]]:
     """A span for each stage that took time, in microseconds since the first began.
 
-    ``lane`` tells spans that overlap without one holding the other, as builds in the background do, from each other.
+    ``lane`` tells spans that overlap without one holding the other from each other. What is built in the background has
+    lanes after those of the stages that the program waits for.
     """
     timed = [(number, stage) for number, stage in enumerate(record.stages) if stage.seconds > 0]
     start = min((stage.ended - stage.seconds for _, stage in timed), default=0.0)
@@ -31,12 +34,14 @@ def spans(record: Record) -> list[dict[str, Any]]:
         for number, stage in timed
     ]
     found.sort(key=lambda span: (span["start"], -span["length"]))
-    _put_in_lanes(found)
+    beside = [span for span in found if span["name"].startswith(_BACKGROUND)]
+    used = _put_in_lanes([span for span in found if not span["name"].startswith(_BACKGROUND)], 0)
+    _put_in_lanes(beside, used)
     return found
 
 
-def _put_in_lanes(found: Sequence[dict[str, Any]]) -> None:
-    """The lane and, within it, how many spans hold each one."""
+def _put_in_lanes(found: Sequence[dict[str, Any]], first: int) -> int:
+    """The lane, from ``first`` on, and within it how many spans hold each one; gives the lane after those."""
     lanes: list[list[int]] = []
     for span in found:
         end = span["start"] + span["length"]
@@ -44,12 +49,13 @@ def _put_in_lanes(found: Sequence[dict[str, Any]]) -> None:
             while open_until and open_until[-1] <= span["start"]:
                 open_until.pop()
             if not open_until or open_until[-1] >= end:
-                span["lane"], span["depth"] = number, len(open_until)
+                span["lane"], span["depth"] = first + number, len(open_until)
                 open_until.append(end)
                 break
         else:
-            span["lane"], span["depth"] = len(lanes), 0
+            span["lane"], span["depth"] = first + len(lanes), 0
             lanes.append([end])
+    return first + len(lanes)
 
 
 def chrome_trace(record: Record) -> dict[str, Any]:
