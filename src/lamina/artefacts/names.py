@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import types
+from functools import lru_cache
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -27,7 +28,7 @@ from lamina.artefacts.constants import Unstorable, read_constant, written_consta
 from lamina.artefacts.torch_private import HIDDEN
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.reuse.facts import is_settled
-from lamina.capture.own.reuse.kinds import IsA
+from lamina.capture.own.reuse.kinds import IsA, Remembered
 
 __all__ = ["ANY_MODULES", "CODE", "named", "written_name"]
 
@@ -189,6 +190,32 @@ def _read_entry(module: str, path: str, bases: list[Any], meta: list[str], name:
     return found
 
 
+# Functions with a cache.
+
+_CACHED: Any = type(lru_cache(len))
+
+
+def _cached_name(function: Any) -> list[Any]:
+    module, path = function.__module__, function.__qualname__
+    if not _is_at(module, path, function):
+        raise Unstorable(f"function {path} of {module} cannot be found by its name")
+    return ["cached", module, path, *_cached_parts(function)]
+
+
+def _cached_parts(function: Any) -> list[Any]:
+    inner = function.__wrapped__
+    if type(inner) is not FunctionType:
+        raise Unstorable(f"function {function.__qualname__} is not of Python's")
+    return [*_function_parts(inner), *sorted(map(list, function.cache_parameters().items()))]
+
+
+def _read_cached(module: str, path: str, *parts: Any) -> Any:
+    found = _reached(module, path)
+    if type(found) is not _CACHED or _cached_parts(found) != list(parts):
+        raise LookupError(f"function {path} of {module} is another one")
+    return found
+
+
 # All of them.
 
 
@@ -219,11 +246,11 @@ def written_name(value: Any, target: Any, views: dict[int, type]) -> list[Any]:
 def _space_name(space: dict[Any, Any]) -> list[Any]:
     if space is sys.modules:
         return ["modules"]
-    module = space.get("__name__")
-    found = sys.modules.get(module) if type(module) is str else None
-    if type(found) is not ModuleType or vars(found) is not space:
-        raise Unstorable("a dictionary is no module's")
-    return ["globals", module]
+    for module in (space.get("__name__"), getattr(space.get("__spec__"), "name", None)):
+        found = sys.modules.get(module) if type(module) is str else None
+        if type(found) is ModuleType and vars(found) is space:
+            return ["globals", module]
+    raise Unstorable("a dictionary is no module's")
 
 
 def _module_name(module: ModuleType) -> list[Any]:
@@ -239,6 +266,8 @@ _WRITERS: tuple[tuple[Any, Any], ...] = (
     (BuiltinFunctionType, _builtin_name),
     (_ENTRIES, _entry_name),
     (IsA, lambda asks: ["instance of", *_class_parts(asks.kind)]),
+    (_CACHED, _cached_name),
+    (Remembered, lambda asks: ["remembered", list(asks.names), asks.early, *_cached_name(asks.function)[1:]]),
 )
 
 
@@ -264,15 +293,24 @@ def _read_module(name: str) -> ModuleType:
     return found
 
 
+def _read_space(name: str) -> dict[str, Any]:
+    found = sys.modules.get(name)
+    if type(found) is not ModuleType:
+        raise LookupError(f"module {name} is not loaded")
+    return vars(found)
+
+
 _READERS: dict[str, Any] = {
     "module": _read_module,
     "modules": lambda: sys.modules,
-    "globals": lambda name: vars(_read_module(name)),
+    "globals": _read_space,
     "class": _read_class,
     "vars": lambda *parts: vars(_read_class(*parts)),
     "bases": lambda *parts: _read_class(*parts).__mro__,
     "instance of": lambda *parts: IsA(_read_class(*parts)),
     "function": _read_function,
+    "cached": _read_cached,
+    "remembered": lambda names, early, *parts: Remembered(_read_cached(*parts), tuple(names), early),
     "builtin": _read_builtin,
     "method of class": _read_class_method,
     "entry": _read_entry,

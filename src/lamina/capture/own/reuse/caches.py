@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from lamina.capture.own.reuse.facts import is_settled
+from lamina.capture.own.reuse.kinds import Remembered
 from lamina.capture.own.reuse.trace import DICTS, Trace
 
 __all__ = ["Caches"]
@@ -50,34 +51,12 @@ class Caches:
             trace.end("a function computes what it has not remembered after something was written to")
         if place is None or trace.ended is not None:
             return found
+        early = not trace.effects and trace.learning.spoils is None
         trace.note("is", (place,), function)
         given = tuple(value if is_settled(value) else trace.place_of(value) for value in (*args, *kwargs.values()))
-        key = id(function), tuple(kwargs)
-        asked = self._caches.setdefault(key, Remembered(function, tuple(kwargs)))
+        key = id(function), tuple(kwargs), early
+        asked = self._caches.setdefault(key, Remembered(function, tuple(kwargs), early))
         return trace.enter(found, trace.facts.place("computed", None, (asked, *given)))
-
-
-class Remembered:
-    """Asks a ``function`` with a cache, the last of whose arguments have ``names``, for what it has given before.
-
-    Raises ``LookupError`` where that may not be remembered any more: entries may have gone, as the counts tell.
-    """
-
-    def __init__(self, function: Any, names: tuple[str, ...]) -> None:
-        self.function, self.names, self.counts = function, names, function.cache_info()
-        self.__name__ = str(getattr(function, "__name__", "a function"))
-
-    def __call__(self, *args: Any) -> Any:
-        before, now = self.counts, self.function.cache_info()
-        full = now.maxsize is not None and now.currsize >= now.maxsize
-        if full or now.hits < before.hits or now.misses < before.misses or now.currsize < before.currsize:
-            raise LookupError(f"{self.__name__} may have forgotten what it gave")
-        count = len(args) - len(self.names)
-        found = self.function(*args[:count], **dict(zip(self.names, args[count:], strict=True)))
-        self.counts = self.function.cache_info()
-        if self.counts.misses != now.misses:
-            raise LookupError(f"{self.__name__} had forgotten what it gave")
-        return found
 
 
 def _may_hold_a_tensor(value: Any) -> bool:

@@ -272,7 +272,7 @@ class Calls:
                 kind.__module__ in ("collections.abc", "numbers")
                 or trace.class_entry(kind, "__subclasshook__") is vars(object)["__subclasshook__"]
             )
-            if place is None and plain and type(value) is not Pending:
+            if (place is None or trace.effects) and plain and type(value) is not Pending:
                 note_kind(trace, value, kind)
             elif place is None or trace.effects or not plain:
                 trace.end(f"whether something is a {kind.__qualname__} is asked of its metaclass")
