@@ -122,6 +122,22 @@ def test_a_number_that_differs_in_each_call_ends_the_reuse(monkeypatch) -> None:
     assert not any(value.conditions() for value in rested), "a version that is used no more is kept"
 
 
+def test_sizes_that_come_again_have_versions_though_others_are_given_up(monkeypatch) -> None:
+    """Lengths grow within a round, as in generation; each is traced when it comes for the second time."""
+    compiled = Compiled(lambda x: x.relu() * x.shape[0], monkeypatch)
+    counts = []
+    for lengths in (range(1, 21), range(1, 21), range(1, 21), range(1, 100), range(1, 100), range(1, 100)):
+        compiled.interpreted = 0
+        for length in lengths:
+            x = torch.randn(length)
+            assert torch.equal(compiled.call(x), x.relu() * length)
+        counts.append(compiled.interpreted)
+    assert counts[0] == 20
+    assert counts[1] < 20
+    assert counts[2] == 0
+    assert counts[-1] == 99 - len(compiled.drivers()) == 99 - 64
+
+
 def test_versions_are_bounded_and_what_is_forgotten_is_said(monkeypatch) -> None:
     compiled = Compiled(lambda x, step: x**step, monkeypatch)
     for step in range(70):

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from lamina.capture.own.callable import interpreted_callable
+from lamina.capture.own.machine import Machine
 from lamina.record import Record
 
 
@@ -278,7 +279,7 @@ def test_lookups_that_do_not_raise_end_no_graph() -> None:
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_generation_compiles_three_graphs(cache: str) -> None:
+def test_generation_compiles_three_graphs_and_is_not_interpreted_again(cache: str, monkeypatch) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
@@ -300,6 +301,11 @@ def test_generation_compiles_three_graphs(cache: str) -> None:
         graphs.append(gm)
         return gm.forward
 
+    run, interpreted = Machine.run, []
+    monkeypatch.setattr(Machine, "run", lambda machine, *given: interpreted.append(1) or run(machine, *given))
     model.forward = interpreted_callable(model.forward, backend_callable=backend, record=Record())
-    assert torch.equal(model.generate(ids, max_new_tokens=9, do_sample=False, pad_token_id=0, **options), wanted)
+    for _ in range(3):
+        interpreted.clear()
+        assert torch.equal(model.generate(ids, max_new_tokens=9, do_sample=False, pad_token_id=0, **options), wanted)
     assert len(graphs) <= 3
+    assert not interpreted

@@ -44,8 +44,9 @@ _OPENED = (
     "torch.backends.mha",
     DISPATCHERS,
     CONTEXTLIB,
+    "lamina.cli.demo_models",
 )
-"""Modules of torch's whose functions are interpreted; the others are called."""
+"""Modules of torch's, and of models of ours, whose functions are interpreted; the others of both are called."""
 
 _METHODS: dict[Callable[..., Any], str] = {
     iter: "__iter__",

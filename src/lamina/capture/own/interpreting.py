@@ -87,7 +87,7 @@ class Interpreting:
         graphs = self.log.graphs
         recorder = Recorder(self.regions, lambda: _user_line(machine), lambda: machine.watch(), self.fullgraph)
         varying = self.versions.varying
-        trace = Trace(lambda: self._line_of(machine), state_of_torch(), varying) if self.versions.wanted else None
+        trace = Trace(lambda: self._line_of(machine), state_of_torch(), varying) if self.versions.traced else None
         recorder.trace = trace
         capturing = CapturingWorld(recorder)
         machine = Machine(capturing if trace is None else TracingWorld(capturing, trace))

@@ -19,7 +19,7 @@ from lamina.capture.own.reuse.expressions import Unbuildable
 from lamina.capture.own.reuse.facts import Fact, constant_key
 from lamina.capture.own.reuse.holding import holds, values_of
 from lamina.capture.own.reuse.learning import NUMBERS
-from lamina.capture.own.reuse.trace import Trace
+from lamina.capture.own.reuse.trace import Trace, tensor_look
 from lamina.capture.own.torch_private import SET_GRAD
 from lamina.capture.reasons import ALWAYS_ANOTHER, FORGOTTEN, INTERPRETED, REUSED, VERSION_WITHOUT_GRAPHS
 from lamina.capture.recompiles.guard_texts import FailedGuard
@@ -31,6 +31,8 @@ _MOST = 64
 """Versions that one callable keeps."""
 _MOST_UNUSED = 8
 """Versions in a row that were made without a call that one of them fitted."""
+_MOST_LOOKS = 256
+"""Calls that are told apart where versions are made only for those that come again."""
 _MOST_ENDED = 4
 """Traces that ended early, more than calls that were done without interpretation, until no more are tried."""
 _NO_NAMES = Names()
@@ -39,7 +41,9 @@ _NO_NAMES = Names()
 class Versions:
     """Drivers, the one used last first, whose ``quick`` is ``first``; ``uses`` counts the calls that they have done.
 
-    ``wanted`` tells whether a call that none of them is for is to be traced. ``names`` are those of the callable.
+    ``wanted`` tells whether a call that none of them is for is to be traced; if it is not, one is that looks as an
+    earlier one did, as far as its tensors have ``looked`` other than those of the versions. ``names`` are those of the
+    callable.
     """
 
     def __init__(
@@ -58,7 +62,14 @@ class Versions:
         """Why the version used last is not for the call in progress."""
         self._differs: Driver | None = None
         self._others: dict[str, int] = {}
+        self._sizes_vary = self._comes_again = self._by_look = False
+        self._looked: set[frozenset[Any]] = set()
         self._noted: set[str] = set()
+
+    @property
+    def traced(self) -> bool:
+        """Whether the call in progress, which no version is for, is to be traced."""
+        return self.wanted or (self._comes_again and sum(driver.leaves for driver in self.drivers) < _MOST)
 
     @property
     def uses(self) -> int:
@@ -88,6 +99,7 @@ class Versions:
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call in the ordinary state gives, or ``MISSING`` if it is to be interpreted."""
         self.missed = self._differs = None
+        self._comes_again, failed = False, []
         grad = torch.is_grad_enabled()
         for place, driver in enumerate(self.drivers):
             if not driver.with_machine and driver.holds(args, kwargs):
@@ -105,9 +117,21 @@ class Versions:
             SET_GRAD(grad)  # what ended its graph may have kept it from doing so
             if not place:
                 self._miss(driver, found.fact, args, kwargs)
+            failed.append(found.fact)
             if found.learnt and self._differs is None:
                 self._differs = driver
+        if self._sizes_vary:
+            with contextlib.suppress(Exception):
+                self._note_looks(failed, args, kwargs)
         return MISSING
+
+    def _note_looks(self, failed: list[Fact | None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note how the tensors look that are the first to keep versions from a call, and whether they have before."""
+        tensors = {str(f.places[0]): f.places[0] for f in failed if f is not None and f.kind == "look"}
+        looks = frozenset((name, tensor_look(place.value(args, kwargs))) for name, place in tensors.items())
+        self._comes_again = looks in self._looked
+        if len(self._looked) < _MOST_LOOKS:
+            self._looked.add(looks)
 
     @property
     def varying(self) -> frozenset[str]:
@@ -116,6 +140,7 @@ class Versions:
 
     def _miss(self, driver: Driver, fact: Fact | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The version used last is not for a call: keep why, without what the call was given."""
+        self._by_look = fact is not None and fact.kind == "look"
         if fact is not None:
             if fact.kind == "constant" and type(fact.value) in NUMBERS:
                 with contextlib.suppress(Exception):
@@ -193,11 +218,13 @@ class Versions:
     def _limit(self, missed: FailedGuard | None) -> None:
         """Forget the version used least lately if there are too many, or all if none is used."""
         fact = "it" if missed is None else missed.guard
-        if self.unused >= _MOST_UNUSED and self.unused > self.uses // 4:
+        if self.wanted and self.unused >= _MOST_UNUSED and self.unused > self.uses // 4:
             self.wanted = False
             told = ALWAYS_ANOTHER(count=len(self.drivers), fact=fact)
             self.record.note("", "capture", Decision("capture", self.subject, True, told))
-            self._keep([])
+            self._sizes_vary = self._by_look
+            if not self._by_look:
+                self._keep([])
         elif sum(driver.leaves for driver in self.drivers) > _MOST:
             self._keep(self.drivers[:-1])
             told = FORGOTTEN(most=_MOST, fact=fact)
