@@ -66,6 +66,31 @@ def test_every_view_shows_without_complaint_or_request(
     assert_quiet(browser)
 
 
+def test_recompiles_have_the_line_of_the_call_and_a_whole_code(
+    browser: Browser, tmp_path: Path, report: dict[str, Any]
+) -> None:
+    facts = [["guard", "size mismatch " * 20], ["old", "4"], ["new", "5"], ["called at", "/folder/mine.py:38"]]
+    made = {
+        "stage": 0,
+        "kind": "recompile",
+        "subject": ["Mixer.forward (/folder/mine.py:19)", "version 1"],
+        "taken": True,
+        "reason": "size 0 of x was 4 and is 5",
+        "code": "LM1101",
+        "remedy": "compile with dynamic=True, or mark the size as dynamic " * 4,
+        "facts": facts,
+    }
+    opened(browser, tmp_path, {**report, "decisions": [*report["decisions"], made]})
+    browser.evaluate("location.hash = 'guards'")
+    browser.until("document.querySelector('main h1')?.innerText === 'Guards'")
+    row = browser.evaluate("[...document.querySelector('table tbody tr').children].map((cell) => cell.innerText)")
+    assert row[0] == "LM1101"
+    assert row[3].endswith("mine.py:38")
+    lines = "document.querySelector('table tbody td code').getClientRects().length"
+    assert browser.evaluate(lines) == 1
+    assert_quiet(browser)
+
+
 def test_hostile_names_are_text(browser: Browser, tmp_path: Path, report: dict[str, Any]) -> None:
     def hostile(decision: dict[str, Any]) -> dict[str, Any]:
         return {**decision, "reason": HOSTILE, "subject": [HOSTILE], "remedy": HOSTILE}

@@ -101,7 +101,7 @@
         <${eO} label="Answer" value=${a} set=${h} options=${[["yes"],["no"]]} />
         <span class="faint">${Qt(p.length,"decision")}</span>
       </div>
-      <table class="wide">
+      <table class="wide coded">
         <thead>
           <tr><th>Code</th><th>Kind</th><th>About</th><th></th><th>Reason</th></tr>
         </thead>
@@ -284,20 +284,20 @@
     <section class="page">
       <h1>Guards</h1>
       <h2>Compiled again</h2>
-      ${t.length?U`<table class="wide">
-            <thead><tr><th>Code</th><th>Function</th><th>What changed</th><th>Line</th><th>Guard that failed</th></tr></thead>
+      ${t.length?U`<table class="wide coded">
+            <thead><tr><th>Code</th><th>Function</th><th>What changed</th><th>Called at</th><th>Guard that failed</th></tr></thead>
             <tbody>
               ${t.map(o=>{let l=Object.fromEntries(o.facts);return U`<tr key=${o.number}>
                   <td><code>${o.code}</code></td>
                   <td>${o.subject.join(", ")}</td>
                   <td>${o.reason}${o.remedy&&U`<div class="remedy">${o.remedy}</div>`}</td>
-                  <td><${tO} report=${i} place=${l.line??""} /></td>
+                  <td><${tO} report=${i} place=${l["called at"]??l.line??""} /></td>
                   <td><code>${l.guard??""}</code></td>
                 </tr>`})}
             </tbody>
           </table>`:U`<p class="faint">Nothing was compiled twice.</p>`}
       <h2>Left to Python</h2>
-      ${n.length?U`<table class="wide">
+      ${n.length?U`<table class="wide coded">
             <thead><tr><th>Code</th><th>Where</th><th>Line</th><th>Why</th></tr></thead>
             <tbody>
               ${n.map(o=>U`<tr key=${o.number}>

@@ -39,7 +39,7 @@ export function Decisions({ report, what }) {
         <${Choice} label="Answer" value=${answer} set=${setAnswer} options=${[["yes"], ["no"]]} />
         <span class="faint">${plural(found.length, "decision")}</span>
       </div>
-      <table class="wide">
+      <table class="wide coded">
         <thead>
           <tr><th>Code</th><th>Kind</th><th>About</th><th></th><th>Reason</th></tr>
         </thead>

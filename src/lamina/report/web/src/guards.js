@@ -13,8 +13,8 @@ export function Guards({ report }) {
       <h1>Guards</h1>
       <h2>Compiled again</h2>
       ${recompiles.length
-        ? html`<table class="wide">
-            <thead><tr><th>Code</th><th>Function</th><th>What changed</th><th>Line</th><th>Guard that failed</th></tr></thead>
+        ? html`<table class="wide coded">
+            <thead><tr><th>Code</th><th>Function</th><th>What changed</th><th>Called at</th><th>Guard that failed</th></tr></thead>
             <tbody>
               ${recompiles.map((d) => {
                 const facts = Object.fromEntries(d.facts);
@@ -22,7 +22,7 @@ export function Guards({ report }) {
                   <td><code>${d.code}</code></td>
                   <td>${d.subject.join(", ")}</td>
                   <td>${d.reason}${d.remedy && html`<div class="remedy">${d.remedy}</div>`}</td>
-                  <td><${Place} report=${report} place=${facts.line ?? ""} /></td>
+                  <td><${Place} report=${report} place=${facts["called at"] ?? facts.line ?? ""} /></td>
                   <td><code>${facts.guard ?? ""}</code></td>
                 </tr>`;
               })}
@@ -31,7 +31,7 @@ export function Guards({ report }) {
         : html`<p class="faint">Nothing was compiled twice.</p>`}
       <h2>Left to Python</h2>
       ${breaks.length
-        ? html`<table class="wide">
+        ? html`<table class="wide coded">
             <thead><tr><th>Code</th><th>Where</th><th>Line</th><th>Why</th></tr></thead>
             <tbody>
               ${breaks.map(
