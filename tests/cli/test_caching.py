@@ -145,8 +145,9 @@ def test_a_changed_archive_is_refused(root: Path, tmp_path: Path) -> None:
     assert status == 1
     assert "its files are not those of the manifest" in said
     (tmp_path / "no.tar").write_text("no archive")
-    with pytest.raises(BadArgument, match="cannot be read"):
+    with pytest.raises(BadArgument, match="cannot be read") as refused:
         run(tmp_path / "other", "import", str(tmp_path / "no.tar"))
+    assert "\n" not in refused.value.what
 
 
 def archive_of(path: Path, members: Sequence[tuple[str, bytes]]) -> Path:

@@ -38,6 +38,10 @@ print("compiled:", sum(one.graphs for one in _all), "graphs")
 """
 
 
+# What a program needs without importing it: the Trainer of transformers.
+NEEDS = {"transformers": "import accelerate\n"}
+
+
 def interpreter() -> str:
     python = ENVIRONMENT / "bin/python"
     return str(python if python.exists() else sys.executable)
@@ -68,6 +72,7 @@ def test_the_page_has_a_program_for_each_library() -> None:
 @pytest.mark.parametrize("library", PROGRAMS)
 def test_the_program_of_the_page_runs(library: str, tmp_path: Path) -> None:
     imports = "\n".join(re.findall(r"^(?:import|from) (?!lamina).*$", PROGRAMS[library], re.MULTILINE))
+    imports = NEEDS.get(library, "") + imports
     prelude, more = (WITHOUT_OPERATORS, ENVIRONMENT / "timm") if library == "timm" else ("", None)
     if not (ENVIRONMENT / "ready").exists() and (missing := run(prelude + imports, tmp_path, more)).returncode:
         pytest.skip(f"{library} cannot be imported: {missing.stderr.strip().splitlines()[-1]}")

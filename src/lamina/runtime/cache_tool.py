@@ -143,8 +143,13 @@ def import_from(cache: Cache, path: Path) -> tuple[int, list[Miss]]:
                 bad += [Miss(name, why, damaged=True)] if why else []
     except (OSError, tarfile.TarError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
         remedy = "name a file that `lamina cache export` wrote"
-        raise BadArgument(f"{path} cannot be read: {error}", remedy=remedy) from None
+        raise BadArgument(f"{path} cannot be read: {_first_line(error)}", remedy=remedy) from None
     return added, bad
+
+
+def _first_line(error: Exception) -> str:
+    """What an error says, without a line for each way that was tried."""
+    return str(error).partition("\n")[0].rstrip(" :") or type(error).__name__
 
 
 def _opened(path: Path) -> IO[bytes]:
