@@ -17,7 +17,7 @@ from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import is_guarded
 
-__all__ = ["refused_number"]
+__all__ = ["fits_a_dtype", "refused_number"]
 
 _MADE: dict[str, Callable[[torch.dtype], Tensor]] = {
     "arange": lambda dtype: torch.arange(1, dtype=dtype),
@@ -25,8 +25,13 @@ _MADE: dict[str, Callable[[torch.dtype], Tensor]] = {
 }
 """Functions with kernels of their own that make a tensor of numbers alone; trial calls are made with tensors."""
 
-_SCALED = frozenset({"add", "add_", "sub", "sub_", "subtract", "subtract_", "rsub"})
-"""Calls whose factor ``alpha`` eager converts to the dtype of the result."""
+_SCALED = frozenset(str.split("add add_ sub sub_ subtract subtract_ rsub addcmul addcmul_ addcdiv addcdiv_"))
+"""Calls whose factor, ``alpha`` or ``value``, eager converts to the dtype of the result."""
+
+
+_HALF = (torch.float16, torch.bfloat16)
+_ROUNDING = frozenset(str.split("add add_ iadd sub sub_ isub subtract subtract_ rsub"))
+"""Calls whose numbers eager rounds to a half type first, on a CPU, where kernels compute with them as they are."""
 
 
 def refused_number(gm: GraphModule) -> Reason | None:
@@ -40,10 +45,12 @@ def refused_number(gm: GraphModule) -> Reason | None:
             continue
         name = operation_name(node.target)
         error = _without_kernel(name, made.dtype) if name in _MADE and made.device.type == "cpu" else ""
-        if not error and not all(_fits(number, made.dtype) for number in _converted(name, node)):
+        if not error and not all(fits_a_dtype(number, made.dtype) for number in _converted(name, node)):
             error = f"RuntimeError: value cannot be converted to {made.dtype} without overflow"
         if error:
             return eager_reasons.OTHER_IN_EAGER(place=source_of(node), error=error)
+        if made.dtype in _HALF and name in _ROUNDING and not all(_held(one, made) for one in node.args):
+            return eager_reasons.ROUNDED_NUMBER(place=source_of(node), dtype=made.dtype)
     return None
 
 
@@ -62,10 +69,17 @@ def _converted(name: str, node: Node) -> list[Any]:
         return [argument(node.args[1] if len(node.args) > 1 else node.kwargs.get("fill_value"))]
     if name == "scalar_tensor":  # which torch.tensor is not: that has an infinity
         return [argument(node.args[0] if node.args else node.kwargs.get("s"))]
-    return [argument(node.kwargs.get("alpha"))] if name in _SCALED else []
+    return [argument(node.kwargs.get(factor)) for factor in ("alpha", "value")] if name in _SCALED else []
 
 
-def _fits(number: Any, dtype: torch.dtype) -> bool:
+def _held(operand: Any, result: Tensor) -> bool:
+    """Whether an operand is no number that varies, or one that the dtype of the result holds."""
+    number = argument(operand)
+    varies = isinstance(number, (torch.SymInt, torch.SymFloat)) and result.device.type == "cpu"
+    return not varies or fits_a_dtype(number, result.dtype)
+
+
+def fits_a_dtype(number: Any, dtype: torch.dtype) -> bool:
     """Whether a number can be converted to a dtype; unsigned integers take negative ones."""
     if isinstance(number, bool) or not isinstance(number, (int, float, torch.SymInt, torch.SymFloat)):
         return True

@@ -13,15 +13,17 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from lamina.aot import eager_reasons
+from lamina.aot.refused_numbers import fits_a_dtype
 from lamina.aot.torch_private import (
     ENTER_AUTOCAST,
     EXIT_AUTOCAST,
@@ -32,7 +34,7 @@ from lamina.aot.torch_private import (
     saving_is_hooked,
     without_function_modes,
 )
-from lamina.base.captured import tensors
+from lamina.base.captured import argument, tensors
 from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import depends_on_data, hint, is_fake
@@ -96,7 +98,7 @@ def _differs(node: Node) -> Reason | None:
     name = operation_name(node.target)
     if node.op not in ("call_function", "call_method") or name in _UNTRIED or not node.all_input_nodes:
         return None
-    if (node.op == "call_function" and not is_torch_function(node.target)) or _is_internal(name):
+    if (node.op == "call_function" and not is_torch_function(node.target)) or _is_internal(name, node.target):
         return None
     places = {operand: place for place, operand in enumerate(node.all_input_nodes)}
     try:
@@ -108,6 +110,8 @@ def _differs(node: Node) -> Reason | None:
     answer = _answer(node.target, given, calling_state())
     if answer.refused:
         return eager_reasons.OTHER_IN_EAGER(place=source_of(node), error=answer.refused)
+    if why := _beyond(node, given, places):
+        return why
     traced = tensors(node)
     if len(traced) != len(answer.results):
         return None
@@ -116,6 +120,28 @@ def _differs(node: Node) -> Reason | None:
         if is_fake(one) and one.layout is torch.strided and (why := _other_kind(node, one, eager, laid_out)):
             return why
     return None
+
+
+def _beyond(node: Node, given: _Given, places: dict[Node, int]) -> Reason | None:
+    """Why a call is eager's to make: it refuses numbers that its dtypes do not hold, and one that varies is such a one.
+
+    One that is none is guarded to be none.
+    """
+    of_numbers = operation_name(node.target).strip("_") in _OF_NUMBERS
+    kinds = (torch.SymInt, torch.SymFloat) if of_numbers else (torch.SymFloat,)
+    numbers = [one for one in places if isinstance(argument(one), kinds)]
+    varying = {one: _LARGE[isinstance(argument(one), torch.SymInt)] for one in numbers}
+    if not varying:
+        return None
+    large = map_arg((node.args, node.kwargs), lambda one: varying.get(one, one))
+    arguments = (_packed(large[0], places), _packed(large[1], places))
+    refused = _answer(node.target, replace(given, arguments=arguments), calling_state()).refused
+    if "without overflow" not in refused:
+        return None
+    dtypes = {one.dtype for one in (*given.likes, *tensors(node))}
+    if all(fits_a_dtype(argument(one), dtype) for one in varying for dtype in dtypes):
+        return None
+    return eager_reasons.OTHER_IN_EAGER(place=source_of(node), error=refused)
 
 
 def _other_kind(node: Node, traced: Tensor, eager: _Like, laid_out: bool) -> Reason | None:
@@ -143,8 +169,9 @@ def _wanted(node: Node, places: dict[Node, int]) -> frozenset[int]:
     return frozenset(place for place, value in operands if isinstance(value, Tensor) and value.requires_grad)
 
 
-def _is_internal(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
+def _is_internal(name: str, target: Any) -> bool:
+    in_python = getattr(target, "__module__", None) == torch.nn.functional.__name__  # its names are those of overloads
+    return name.startswith("_") and not name.startswith("__") and not in_python
 
 
 class _UnknownError(Exception):
@@ -208,12 +235,26 @@ def _packed(value: Any, places: dict[Node, int]) -> Any:
 
 
 _CONSTANTS = (int, float, complex, str, torch.dtype, torch.device, torch.memory_format, torch.layout)
+_ANY_FLOAT = _Plain(float, 0.5)
+"""Stands for a float that varies: every call that takes one takes this one, a probability too."""
+_LARGE = (1e300, 2**62)
+"""A float and an integer that few dtypes hold."""
+_OF_NUMBERS = frozenset(
+    str.split(
+        "add addcdiv addcmul clamp clamp_max clamp_min div fill fill_diagonal floor_divide fmod full_like hardshrink"
+        " hardtanh index_fill iadd idiv imul isub leaky_relu lerp masked_fill mul nan_to_num pow remainder rsub scatter"
+        " setitem softshrink sub threshold where xlogy"
+    )
+)
+"""Calls whose integers are values, not sizes or places."""
 
 
 def _operand(node: Node, place: int) -> _Like | _Plain:
     value: Any = node.meta.get("example_value")
     if isinstance(value, torch.SymInt) and not depends_on_data(value):
         return _Plain(int, hint(value))
+    if isinstance(value, torch.SymFloat):
+        return _ANY_FLOAT
     if not is_fake(value) or value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
         raise _UnknownError
     if any(depends_on_data(n) for n in (*value.shape, *value.stride())):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from lamina.base.dtypes import DTYPES
@@ -45,11 +47,17 @@ def divided(a: Value, b: Value, mode: str | None = None) -> Value:
     return a / b if mode is None else a.op(f"{mode}_div", b)
 
 
-def _as_eager(low: Lowering, value: Operand, dtype: str) -> Operand:
-    """A Python number as eager adds it: in sums, unlike in products, it is rounded to the type of the result first."""
-    if low.numerics != "eager" or not isinstance(value, int | float) or not DTYPES[dtype].is_float:
+def _as_eager(low: Lowering, value: Operand, out: TensorValue) -> Operand:
+    """A Python number as eager adds it: in sums, unlike in products, it is rounded to the type of the result first.
+
+    With numerics "fast" only a finite one is that the type does not hold, on a CPU.
+    """
+    if not isinstance(value, int | float) or not DTYPES[out.dtype].is_float:
         return value
-    return rounded(float(value), dtype)
+    held = abs(value) <= torch.finfo(getattr(torch, out.dtype)).max or math.isinf(value)
+    if low.numerics == "eager" or (not held and low.buffers[out.buffer].device == "cpu"):
+        return rounded(float(value), out.dtype)
+    return value
 
 
 def _is_bool(value: Any) -> bool:
@@ -66,7 +74,7 @@ def _require_factor(out: TensorValue, alpha: Operand) -> None:
 def add_scaled(low: Lowering, node: Node, x: Operand, y: Operand, alpha: Operand, out: TensorValue) -> TensorValue:
     """``x + alpha * y`` into ``out``."""
     _require_factor(out, alpha)
-    x, y, alpha = (_as_eager(low, v, out.dtype) for v in (x, y, alpha))
+    x, y, alpha = (_as_eager(low, v, out) for v in (x, y, alpha))
     if alpha == 1:
         return low.into(node, out, added, x, y)
     return low.into(node, out, lambda a, b, s: added(a, multiplied(b, s)), x, y, alpha)
@@ -77,7 +85,7 @@ def subtract_scaled(low: Lowering, node: Node, x: Operand, y: Operand, alpha: Op
     _require_factor(out, alpha)
     if _is_bool(x) or _is_bool(y):
         raise Decline("a difference with a boolean, which ATen's kernel refuses")
-    x, y, alpha = (_as_eager(low, v, out.dtype) for v in (x, y, alpha))
+    x, y, alpha = (_as_eager(low, v, out) for v in (x, y, alpha))
     if alpha == 1:
         return low.into(node, out, lambda a, b: a - b, x, y)
     return low.into(node, out, lambda a, b, s: a - b * s, x, y, alpha)

@@ -37,7 +37,7 @@ def _log_sigmoid(v: Element) -> Element:
 
 def _elu(v: Element, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Element:
     inner = v if input_scale == 1 else v * input_scale
-    return where(v <= 0, inner.op("expm1") * (alpha * scale), v if scale == 1 else v * scale)
+    return where(v < 0, inner.op("expm1") * (alpha * scale), v if scale == 1 else v * scale)
 
 
 def _hardtanh(v: Element, min_val: float = -1, max_val: float = 1) -> Element:

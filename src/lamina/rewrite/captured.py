@@ -209,7 +209,23 @@ class _Converter:
             value = own if isinstance(own, torch.Tensor) else copied.meta["val"]
             copied.meta.update(val=value, example_value=value)
             self._note(copied)
-        return unflatten([names[r] for r in fragment.results], fragment.spec)
+        results = [names[r] for r in fragment.results]
+        if len(fragment.calls) > 1:
+            _take_values(results, frozenset(operands), node.meta.get("example_value"))
+        return unflatten(results, fragment.spec)
+
+
+def _take_values(results: list[Node], operands: frozenset[Node], own: Any) -> None:
+    """Give the results of a call the values that the capture has for them; those of a shared trace are of all calls."""
+    values, _ = flatten(own)
+    if len(values) != len(results) or len(set(results)) != len(results):
+        return
+    for result, value in zip(results, values, strict=True):
+        traced = result.meta["val"]
+        if result in operands or not isinstance(value, torch.Tensor) or not isinstance(traced, torch.Tensor):
+            continue
+        if value.dtype == traced.dtype and value.shape == traced.shape and value.stride() == traced.stride():
+            result.meta.update(val=value, example_value=value)
 
 
 def _written(node: Node) -> list[Node]:

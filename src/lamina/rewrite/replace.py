@@ -86,6 +86,7 @@ class Replacer:
                 new = self._restrided(old, names[result], meta)
                 if new is not names[result]:
                     made.append(new)
+                _take_value(new, old)
                 old.replace_all_uses_with(new)
         return Replaced(before, tuple(made), self._erase(match))
 
@@ -233,6 +234,16 @@ class Replacer:
                 self.graph.erase_node(node)
                 gone.add(node)
         return frozenset(gone)
+
+
+def _take_value(new: Node, old: Node) -> None:
+    """Give ``new`` the value of ``old``, in whose place it is: a traced one is that of all matches that share a trace.
+
+    Nodes of one value are one tensor to what looks at a captured graph.
+    """
+    a, b = old.meta["val"], new.meta["val"]
+    if new.op == "call_function" and "example_value" in new.meta and a.stride() == b.stride():
+        new.meta.update(val=a, example_value=a)
 
 
 def _fails(call: Callable[[], object]) -> bool:

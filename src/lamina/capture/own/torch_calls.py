@@ -129,19 +129,25 @@ def computes_in_floats(*parts: Any) -> bool:
 _REFUSING = frozenset(("clamp", "clamp_min", "clamp_max", "where", "full_like", "masked_fill", "fill_", "lerp"))
 _PROMOTING = frozenset(("clamp", "clamp_min", "clamp_max", "where"))
 """Those of them that make integers beside a float floats of the default type."""
+_ROUNDING = frozenset(
+    ("add", "add_", "sub", "sub_", "rsub", "__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__")
+)
+"""Functions that round a number to a half type, to an infinity beyond the largest, on CPUs."""
+_HALF = frozenset((torch.float16, torch.bfloat16))
 
 
 def dtype_that_refuses(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[torch.dtype | None] | None:
-    """The type to which a call converts its numbers, and raises for those that it cannot hold; None if it refuses none.
+    """The type to which a call converts its numbers, and raises or gives infinities for those that it cannot hold; None
+    if it does so for none.
 
     Of several it is the one that holds least; None in its place stands for a type of other numbers than floats.
     """
-    if name_of(function) not in _REFUSING and "alpha" not in kwargs:
-        return None
     parts = (*args, *kwargs.values())
     found = {part.dtype for part in parts if isinstance(part, torch.Tensor) and part.dtype is not torch.bool}
+    if name_of(function) not in _REFUSING and "alpha" not in kwargs:
+        return (min(found, key=_most),) if name_of(function) in _ROUNDING and found <= _HALF and found else None
     found.update(part for part in parts if type(part) is torch.dtype)
     others = {dtype for dtype in found if not dtype.is_floating_point}
     if name_of(function) in _PROMOTING and not any(dtype.is_complex for dtype in others):
@@ -149,7 +155,11 @@ def dtype_that_refuses(
         found |= {torch.get_default_dtype()} if others else set()
     elif others or not found:
         return (None,)
-    return None if found == {torch.float64} else (min(found, key=lambda dtype: torch.finfo(dtype).max),)
+    return None if found == {torch.float64} else (min(found, key=_most),)
+
+
+def _most(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).max
 
 
 _OF_INTEGERS = frozenset(
