@@ -78,3 +78,31 @@ def test_a_whole_training_step():
 
     for wanted, found in zip(run(lambda f: f), run(lamina.compile), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("front", ["dynamo", "own"])
+def test_parameters_of_a_compiled_optimizer_may_be_frozen_and_not_again(front: str) -> None:
+    torch._dynamo.reset()
+    frozen, other = (torch.ones(3, requires_grad=True) for _ in range(2))
+    optimizer = torch.optim.SGD([frozen, other], lr=0.0)
+    step = lamina.compile(optimizer.step, options={"capture": front})
+    loss = lamina.compile(lambda x: sum((p * x).pow(2).sum() for p in (frozen, other)), options={"capture": front})
+    for k in range(4):
+        frozen.requires_grad_(k % 2 == 0)
+        frozen.grad = torch.zeros(3)
+        loss(1.0 + k).backward()
+        step()
+        wanted = 2 * (1.0 + k) ** 2 if k % 2 == 0 else 0.0
+        torch.testing.assert_close(frozen.grad, torch.full((3,), wanted))
+
+
+def test_parameters_of_a_compiled_optimizer_may_change_their_shape() -> None:
+    torch._dynamo.reset()
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    weight.grad = torch.zeros(3)
+    lamina.compile(optimizer.step)()
+    total = lamina.compile(lambda: weight.sum() + weight.shape[0])
+    assert total() == 6
+    weight.grad, weight.data = None, torch.ones(5)
+    assert total() == 10

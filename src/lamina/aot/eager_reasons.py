@@ -353,7 +353,7 @@ UNSAFE_VIEWS = _EAGER.add(
 ROUNDED_NUMBER = _EAGER.add(
     50,
     "{place} adds a number that {dtype} does not hold",
-    "On a CPU eager rounds a number to the half type of a sum first, to an infinity beyond its largest; kernels add the "
-    "number as it is. Numbers that vary are guarded to be within the range.",
+    "On a CPU eager rounds a number to the half type of a sum first, to an infinity beyond its largest; kernels add "
+    "the number as it is. Numbers that vary are guarded to be within the range.",
     "keep the number within the range of the dtype, or compute in float32",
 )

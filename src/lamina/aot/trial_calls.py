@@ -138,7 +138,7 @@ def _beyond(node: Node, given: _Given, places: dict[Node, int]) -> Reason | None
     refused = _answer(node.target, replace(given, arguments=arguments), calling_state()).refused
     if "without overflow" not in refused:
         return None
-    dtypes = {one.dtype for one in (*given.likes, *tensors(node))}
+    dtypes = {like.dtype for like in given.likes} | {result.dtype for result in tensors(node)}
     if all(fits_a_dtype(argument(one), dtype) for one in varying for dtype in dtypes):
         return None
     return eager_reasons.OTHER_IN_EAGER(place=source_of(node), error=refused)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
+from torch._dynamo.guards import GuardBuilder, get_verbose_code_parts
+from torch._dynamo.utils import get_static_address_type
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.functions import UserFunctionVariable
@@ -25,6 +29,7 @@ def correct_optimizers() -> None:
     """Replace Dynamo's methods, once, for traces of Lamina's."""
     _take_the_way_of_eager()
     _count_steps_in_double_precision()
+    _guard_parameters()
 
 
 def _take_the_way_of_eager() -> None:
@@ -78,6 +83,49 @@ def _count_steps_in_double_precision() -> None:
         return add_any(self, tx, *args, **kwargs)
 
     TensorVariable.method_addcdiv_ = add  # type: ignore[method-assign]
+
+
+def _guard_parameters() -> None:
+    """Let graphs that read the parameters of a compiled optimizer be for these as they are, not for the objects alone.
+
+    Dynamo guards which objects they are from then on, in other functions too: one that was compiled while a parameter
+    was frozen runs when it no longer is, and gives it no gradient.
+    """
+    match_any = GuardBuilder.ID_MATCH
+
+    @functools.wraps(match_any)
+    def match(self: Any, guard: Any, *args: Any, **kwargs: Any) -> Any:
+        match_any(self, guard, *args, **kwargs)
+        value: Any = self.get(guard)
+        if get_static_address_type(value) != "guarded" or not value.is_leaf or type(value) not in _PLAIN:
+            return
+        output = self.check_fn_manager.output_graph
+        if output is None or not compiles_for_lamina(output) or _is_of_an_optimizer(self.f_code):
+            return
+        what = f"{guard.name} has the shape, strides, dtype and requires_grad that it had"
+        self.get_guard_manager(guard).add_tensor_match_guard(
+            value,
+            [*value.shape],
+            [*value.stride()],
+            self.arg_ref(guard),
+            get_verbose_code_parts(what, guard),
+            guard.user_stack,
+            type(value),
+            torch._C._dispatch_keys(value),
+        )
+
+    GuardBuilder.ID_MATCH = match  # type: ignore[method-assign]
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _is_of_an_optimizer(code: CodeType) -> bool:
+    """Whether a step itself is traced, without gradients and from gradients that are guarded."""
+    return code.co_filename.startswith(_OPTIMIZERS)
+
+
+_OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 
 
 def _is_single(variable: Any) -> bool:

@@ -12,6 +12,7 @@ from lamina.testing.fuzz.driver import Argument, Driver
 from lamina.testing.fuzz.extremes import EXTREMES
 from lamina.testing.fuzz.model_programs import MODELS
 from lamina.testing.fuzz.nested import NESTED
+from lamina.testing.fuzz.one_object import ONE_OBJECT
 from lamina.testing.fuzz.own_functions import OWN_FUNCTIONS
 from lamina.testing.fuzz.parts import PARTS
 from lamina.testing.fuzz.results import RESULTS
@@ -27,7 +28,23 @@ HEADER = (
     "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
     "from lamina.testing.fuzz import attempt, backward, loss, pause, sample, unbacked, watched\n"
 )
-_WHOLE = {**WHOLE, **MODELS, **NESTED, **EXTREMES, **STATE, **COMPARED, **OWN_FUNCTIONS, **PARTS, **RESULTS, **STEPWISE}
+_WHOLE = {
+    name: whole
+    for family in (
+        WHOLE,
+        MODELS,
+        NESTED,
+        EXTREMES,
+        STATE,
+        COMPARED,
+        OWN_FUNCTIONS,
+        PARTS,
+        RESULTS,
+        STEPWISE,
+        ONE_OBJECT,
+    )
+    for name, whole in family.items()
+}
 """Entire programs, by name."""
 
 
