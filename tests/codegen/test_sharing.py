@@ -118,11 +118,11 @@ def test_results_are_those_of_kernels_apart(
 def test_the_layers_of_a_network_share_kernels_and_the_record_says_so(tmp_path: Path) -> None:
     torch.manual_seed(0)
     layers = [
-        nn.Sequential(nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.SiLU()) for a, b in ((3, 16), (16, 16), (16, 24))
+        nn.Sequential(nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.SiLU()) for a, b in ((8, 16), (16, 16), (16, 24))
     ]
     model = nn.Sequential(*layers).train()
     compiled = lamina.compile(model, options={"strict": True, "cache_dir": str(tmp_path)})
-    compiled(torch.randn(2, 3, 64, 64))
+    compiled(torch.randn(2, 8, 64, 64))
     made = [stage.value for stage in compiled.record.stages if stage.name == "build"]
     assert sum(build.compiled for build in made) < sum(len(build.kernels) for build in made)
     assert any("with sizes" in decision.reason for decision in compiled.record.decisions("share"))

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import lamina
 from lamina.ir.loops import LibraryCall, Load, LoopProgram, Nest, Reduce
 from lamina.ir.loops_interp import run_program
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import Fused, fuse
+from lamina.testing import judge
 from tests.lower.torch_private import traced
 from tests.schedule.test_window_coarsening import coarsened
 
@@ -192,3 +195,82 @@ def test_what_comes_before_and_after() -> None:
     want = function(x, w, b)
     for found, expected in zip(run_program(after, [x, w, b]), want, strict=True):
         torch.testing.assert_close(found.float(), expected.float(), rtol=2e-2, atol=2e-1)
+
+
+SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((2, 16, 13, 14), (5, 5), {}),
+    ((2, 16, 13, 14), (5, 5), {"padding": 2}),
+    ((2, 16, 13, 14), (7, 7), {"padding": (3, 1), "stride": (2, 1)}),
+    ((2, 16, 13, 14), (2, 4), {"padding": (0, 2), "dilation": (1, 2)}),
+    ((2, 16, 13, 14), (1, 5), {"padding": (0, 4)}),
+    ((3, 6, 40), (4,), {"padding": 3}),
+    ((2, 4, 5, 6, 7), (2, 3, 3), {"padding": 1}),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("shape", "taps", "settings", "last"),
+    [(*case, last) for case in SHAPES for last in (False, True) if len(case[0]) == 4 or not last],
+    ids=str,
+)
+def test_gradients_of_filters_on_a_cpu_are_nests(
+    shape: tuple[int, ...], taps: tuple[int, ...], settings: Any, last: bool, dtype: torch.dtype
+) -> None:
+    convolve = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[len(shape)]
+
+    def gradients(x: Tensor, w: Tensor, b: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+        y = convolve(x, w, b, groups=shape[1], **settings)
+        return torch.autograd.grad(y, (x, w, b), g)
+
+    torch.manual_seed(0)
+    x, w, b = torch.randn(shape), torch.randn(shape[1], 1, *taps), torch.randn(shape[1])
+    g = torch.randn_like(convolve(x, w, b, groups=shape[1], **settings))
+    given = [t.to(dtype) for t in (x, w, b, g)]
+    if last:
+        given = [given[0].contiguous(memory_format=LAST), *given[1:3], given[3].contiguous(memory_format=LAST)]
+    leaves = [t.requires_grad_(k < 3) for k, t in enumerate(given)]
+    program = fuse(lower(traced(gradients, leaves), "test")).program
+    calls = [s for s in program.steps if isinstance(s, LibraryCall) and "convolution_backward" in s.op]
+    assert [call.args[-1][:2] for call in calls] == [(True, False)]
+    plain = [t.detach() for t in given]
+    exact = [t.double().requires_grad_(k < 3) for k, t in enumerate(plain)]
+    found = run_program(program, plain)
+    for got, want, truth in zip(found, gradients(*leaves), gradients(*exact), strict=True):
+        assert got.stride() == want.stride()
+        assert not judge(got, want, truth)
+
+
+@pytest.mark.parametrize("taps", [(3, 3), (1, 3), (13, 5)])
+def test_the_librarys_gradients_of_filters_stay(taps: tuple[int, int]) -> None:
+    def gradient(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(F.conv2d(x, w, groups=16).sum(), (w,))
+
+    x, w = torch.randn(2, 16, 20, 20), torch.randn(16, 1, *taps, requires_grad=True)
+    program = lower(traced(gradient, [x, w]), "test")
+    assert any("convolution_backward" in s.op for s in program.steps if isinstance(s, LibraryCall))
+
+
+@pytest.mark.parametrize("channels", [(1, 1), (1, 4), (4, 1)])
+def test_an_image_of_one_channel_is_given_as_the_library_is_fast_on_it(channels: tuple[int, int]) -> None:
+    """Its channels are innermost as well as outermost: strides tell which path the library takes."""
+    before, after = channels
+
+    def step(x: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+        y = F.conv2d(x, w, padding=1)
+        return (y, *torch.autograd.grad(y, (x, w), g))
+
+    torch.manual_seed(0)
+    x, w = torch.randn(2, before, 9, 10, requires_grad=True), torch.randn(after, before, 3, 3, requires_grad=True)
+    g = torch.randn(2, after, 9, 10)
+    program = lower(traced(step, [x, w, g]), "test")
+    calls = [s for s in program.steps if isinstance(s, LibraryCall) and "convolution" in s.op]
+    turned = [int(call.args[0].strides[1]) == 1 for call in calls]
+    assert turned == [channels == (1, 1)] * 2
+    compiled = lamina.compile(lambda x, w: F.conv2d(x, w, padding=1), options={"strict": True})
+    for function in (compiled, torch.nn.functional.conv2d):
+        y = function(x, w) if function is compiled else function(x, w, padding=1)
+        found = (y.detach(), *torch.autograd.grad(y, (x, w), g))
+        for got, want in zip(found, step(x, w, g), strict=True):
+            assert got.stride() == want.stride()
+            torch.testing.assert_close(got, want.detach(), rtol=1e-4, atol=1e-4)

@@ -12,10 +12,11 @@ from lamina.ir.loops import LibraryCall, Nest
 from lamina.ir.loops_interp import run_program
 from lamina.lower.to_loops import lower
 from lamina.rewrite import order
-from lamina.rewrite.layouts import channels_last
+from lamina.rewrite.layouts import channels_last, channels_last_on_cpu
 from lamina.rewrite.passes import clean
 from lamina.rewrite.verify import verify_fx
 from lamina.schedule.fuse import fuse
+from lamina.testing import judge
 
 from .test_passes import aten, count, graph_of
 
@@ -214,3 +215,72 @@ def test_a_network_trains_as_eagerly(monkeypatch):
         torch.testing.assert_close(a, b)
     (choice,) = compiled.record.decisions("layout")
     assert choice.taken
+
+
+def on_cpu(function, *inputs):
+    notes = []
+    before = graph_of(function, *inputs)
+    after = channels_last_on_cpu(before, notes.append)
+    return before, after, notes
+
+
+def test_depthwise_convolutions_of_a_cpu_are_laid_out_once():
+    def blurred(x, w):
+        y = F.conv2d(F.pad(x, (2, 2, 2, 2), mode="reflect"), w, groups=w.shape[0])
+        return (y - x,)
+
+    inputs = draw((2, 16, 32, 32), (16, 1, 5, 5))
+    before, after, (note,) = on_cpu(blurred, *inputs)
+    assert note.taken
+    program = fuse(lower(clean(after), "test")).program
+    (call,) = [s for s in program.steps if isinstance(s, LibraryCall)]
+    assert [program.buffer_map()[name].strides[1] for name in (call.args[0].buffer, call.outs[0])] == [1, 1]
+    for got, want in zip(run_program(program, list(inputs)), before(*inputs), strict=True):
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_on_a_cpu_weights_count_and_dense_convolutions_are_turned_in_inference_only():
+    def twice(x, w):
+        return (F.relu(F.conv2d(F.silu(F.conv2d(x, w, padding=1)), w, padding=1)) + 1,)
+
+    def trained(x, w):
+        (y,) = twice(x, w)
+        return torch.autograd.grad(y.sum(), (w,))
+
+    small, large = draw((4, 16, 32, 32), (16, 16, 3, 3)), draw((2, 64, 4, 4), (64, 64, 3, 3))
+    assert [note.taken for note in on_cpu(twice, *small)[2]] == [True]
+    assert not on_cpu(twice, *large)[2]
+    small[1].requires_grad_()
+    assert not on_cpu(trained, *small)[2]
+    halves = [x.detach().bfloat16().requires_grad_(x.requires_grad) for x in small]
+    assert [note.taken for note in on_cpu(trained, *halves)[2]] == [True]
+
+
+def test_a_convolution_with_large_weights_keeps_the_pixels_innermost_after_one_that_turns_them():
+    def f(x, d, w):
+        return (F.conv2d(F.relu(F.conv2d(x, d, padding=1, groups=64)), w, padding=1).sum((2, 3)),)
+
+    _, after, (note,) = on_cpu(f, *draw((2, 64, 12, 12), (64, 1, 3, 3), (128, 64, 3, 3)))
+    last = [n.args[0].meta["val"].stride(1) == 1 for n in after.graph.nodes if n.target is aten.convolution.default]
+    assert note.taken
+    assert last == [True, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_convolutions_of_a_cpu_train_as_eagerly(dtype):
+    def f(x, d, w, b):
+        y = F.conv2d(F.gelu(F.conv2d(x, d, padding=2, groups=16)), w, b, padding=1)
+        return y.sigmoid().mean((2, 3))
+
+    inputs = [t.to(dtype).requires_grad_() for t in draw((2, 16, 24, 24), (16, 1, 5, 5), (8, 16, 3, 3), (8,))]
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    compiled = lamina.compile(f, options={"strict": True})
+    results = []
+    for function, given in ((compiled, inputs), (f, inputs), (f, exact)):
+        y = function(*given)
+        results.append([y, *torch.autograd.grad((y * torch.arange(8)).sum(), given)])
+    assert any(d.taken for d in compiled.record.decisions("layout"))
+    for got, want, truth in zip(*results, strict=True):
+        assert got.stride() == want.stride()
+        assert not judge(got, want, truth)

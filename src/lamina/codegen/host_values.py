@@ -214,4 +214,9 @@ def _key(view: BufferView) -> ViewKey:
 
 
 def _same_strides(view: BufferView, strides: tuple[Expr, ...]) -> bool:
+    """Whether the strides are those of the window, but for sizes of one. Where images have one channel, its stride
+    tells libraries whether channels are innermost.
+    """
+    if len(strides) == 4 and view.shape[1] == 1 and view.strides[1] == 1 and strides[1] != 1:
+        return False
     return all(a == b or n == 1 for a, b, n in zip(view.strides, strides, view.shape, strict=True))

@@ -1,10 +1,10 @@
-"""Channels-last memory for the images of a graph whose convolutions run on a GPU's tensor cores.
+"""Channels-last memory for the images of a graph whose convolutions a library runs on images laid out so.
 
-cuDNN's tensor-core kernels read and write images with the channels innermost. Given images with the pixels innermost,
-as PyTorch lays them out by default, it turns each operand and each result around by itself, at every convolution. Here
-a graph is laid out once: convolutions, and whatever takes images from one to the next, keep them channels-last. What
-comes in is converted at the first convolution, where that fuses with what made it; what the caller sees keeps its
-strides.
+cuDNN's tensor-core kernels, and oneDNN's kernels on a CPU, read and write images with the channels innermost. Given
+images with the pixels innermost, as PyTorch lays them out by default, they turn each operand and each result around by
+themselves, at every convolution. Here a graph is laid out once: convolutions, and whatever takes images from one to the
+next, keep them channels-last. What comes in is converted at the first convolution, where that fuses with what made it;
+what the caller sees keeps its strides.
 """
 
 from __future__ import annotations
@@ -25,84 +25,57 @@ from lamina.base.torch_private import OpOverload
 from lamina.ops import overloads
 from lamina.ops.aliasing import makes_view
 from lamina.ops.row import RESHAPED
+from lamina.rewrite.convolution_libraries import BACKWARD, CUDNN, FILTERS, IMAGES, ONEDNN, Library, nbytes
 from lamina.rewrite.reasons import CHANNELS_FIRST, CHANNELS_LAST
-from lamina.rewrite.torch_private import same_size, tf32_convolutions
+from lamina.rewrite.torch_private import same_size
 
-__all__ = ["channels_last"]
+__all__ = ["channels_last", "channels_last_on_cpu"]
 
 aten = torch.ops.aten
 
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-_FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
-_IMAGES: dict[Any, tuple[int, ...]] = {_FORWARD: (0,), _BACKWARD: (0, 1)}
-"""Arguments of a convolution that are images; ``_FILTERS`` has the one that holds its weights."""
-_FILTERS: dict[Any, int] = {_FORWARD: 1, _BACKWARD: 2}
 _BY_STRIDES = overloads(lambda row: row.by_strides)
 _RESHAPES = overloads(lambda row: row.elements == RESHAPED)
 _OWN_LAYOUT = ("scaled_dot_product", "_fft_", "fft_")
 """Parts of the names of operations whose results are laid out as they like."""
-_UNKNOWN = 32
-"""A size that is a symbol counts as this."""
-_RELAYOUT = 3
-"""What a convolution loses on images with the pixels innermost, as a multiple of their bytes (H100: 2.9 to 4.7)."""
 
 
 def channels_last(
-    gm: GraphModule, note: Callable[[Decision], None] = lambda decision: None, device: str = "cuda"
+    gm: GraphModule,
+    note: Callable[[Decision], None] = lambda decision: None,
+    device: str = "cuda",
+    library: Library = CUDNN,
 ) -> GraphModule:
     """Lay out the images of ``gm`` channels-last where that moves fewer bytes; ``gm`` itself where it does not.
 
-    Only convolutions on ``device`` (a type) in half precision, or in float32 where torch allows TF32, ask for it.
-    Shapes, values and the strides of what the graph returns stay the same. ``note`` is told the choice,
-    if there was one.
+    Only convolutions on ``device`` (a type) that the ``library`` runs faster so ask for it: in half precision, or in
+    float32 where torch allows TF32. Shapes, values and the strides of what the graph returns stay the same. ``note`` is
+    told the choice, if there was one.
     """
-    wishes = [n for target in _IMAGES for n in gm.graph.find_nodes(op="call_function", target=target)]
-    wishes = [node for node in wishes if _wants(node, device)]
+    wishes = [n for target in IMAGES for n in gm.graph.find_nodes(op="call_function", target=target)]
+    wishes = [node for node in wishes if _on_device(node, device) and library.wants(node)]
     if not wishes:
         return gm
-    layouts = _Layouts(gm, set(wishes), device)
+    layouts = _Layouts(gm, set(wishes), device, library)
     layouts.assign()
     taken = bool(layouts.values) and layouts.cost < layouts.gain
-    facts = (("convolutions", len(wishes)), ("bytes saved", layouts.gain), ("bytes converted", layouts.cost))
+    saved, converted = int(layouts.gain), layouts.cost
+    facts = (("convolutions", len(wishes)), ("bytes saved", saved), ("bytes converted", converted))
     if layouts.values:
         reason = CHANNELS_LAST() if taken else CHANNELS_FIRST()
         note(Decision("layout", tuple(n.name for n in wishes), taken, reason, facts))
     return layouts.apply() if taken else gm
 
 
-def _wants(node: Node, device: str) -> bool:
-    """Whether a convolution is faster channels-last. One that takes every pixel by itself is the same either way."""
-    image, weight = node.args[_IMAGES[node.target][-1]], node.args[_FILTERS[node.target]]
-    if not isinstance(image, Node) or not isinstance(weight, Node):
-        return False
-    x, w = image.meta["val"], weight.meta["val"]
-    if not _on(x, device) or x.shape[1] == 1 or _pointwise(node, w):
-        return False
-    if x.dtype == torch.float32:
-        return w.shape[1] != 1 and tf32_convolutions()
-    return x.dtype in (torch.bfloat16, torch.float16)
+def channels_last_on_cpu(gm: GraphModule, note: Callable[[Decision], None] = lambda decision: None) -> GraphModule:
+    """The same for the convolutions of a CPU, in float32 and bfloat16."""
+    return channels_last(gm, note, "cpu", ONEDNN)
 
 
-def _pointwise(node: Node, weight: Tensor) -> bool:
-    steps = node.args[_FILTERS[node.target] + 2]
-    return all(n == 1 for n in weight.shape[2:]) and all(n == 1 for n in steps)  # type: ignore[union-attr]
-
-
-def _taps(node: Node) -> int:
-    """Bytes for each element of the image that a convolution with one channel a group saves beside its operands'.
-
-    ATen's own kernel, which takes such convolutions with the pixels innermost, is bound by its arithmetic (H100, 7x7,
-    bfloat16: 350 us where cuDNN's takes 120 with the channels innermost; the gradients 2000 and 400).
-    """
-    weight = node.args[_FILTERS[node.target]]
-    assert isinstance(weight, Node)
-    shape = weight.meta["val"].shape
-    if shape[1] != 1:
-        return 0
-    taps = 1 if node.target is _FORWARD else 4
-    for n in shape[2:]:
-        taps *= n if isinstance(n, int) else 1
-    return taps
+def _on_device(node: Node, device: str) -> bool:
+    """Whether a convolution of images runs on the device in question."""
+    image = node.args[IMAGES[node.target][-1]]
+    return isinstance(image, Node) and _on(image.meta["val"], device)
 
 
 def _strides(shape: Sequence[Any]) -> tuple[Any, ...]:
@@ -145,13 +118,6 @@ def _on(value: Tensor, device: str) -> bool:
     return value.device.type == device and value.dim() in _FORMATS
 
 
-def _nbytes(value: Tensor) -> int:
-    count = value.element_size()
-    for n in value.shape:
-        count *= n if isinstance(n, int) else _UNKNOWN
-    return count
-
-
 class _Layouts:
     """Which values of a graph become channels-last, and what that saves and costs (bytes read and written).
 
@@ -159,15 +125,15 @@ class _Layouts:
     it is channels-last, ``reshaped`` the views that the new strides do not allow, and that are copies now.
     """
 
-    def __init__(self, gm: GraphModule, wishes: set[Node], device: str) -> None:
-        self.gm, self.wishes, self.device = gm, wishes, device
+    def __init__(self, gm: GraphModule, wishes: set[Node], device: str, library: Library) -> None:
+        self.gm, self.wishes, self.device, self.library = gm, wishes, device, library
         self.values: dict[Node, Any] = {}
         self.converted: dict[Node, dict[Node, bool]] = {}
         self.paid: set[tuple[Node, bool]] = set()
         self.reshaped: set[Node] = set()
         self.returned = set(gm.graph.output_node().all_input_nodes)
         self.fixed = _addressed(gm.graph, self.returned)
-        self.gain = self.cost = 0
+        self.gain, self.cost = 0.0, 0
 
     def value(self, node: Node) -> Any:
         """The fake value of a node under the new layouts."""
@@ -184,56 +150,52 @@ class _Layouts:
                 source = node.args[0]
                 if source in self.values and self.values[source][node.args[1]] is not source.meta["val"][node.args[1]]:
                     self.values[node] = self.values[source][node.args[1]]
-            elif node.target in _IMAGES and self.on_device(node):
+            elif node.target in IMAGES and _on_device(node, self.device):
                 self.convolution(node, node in self.wishes)
             elif makes_view(node.target):
                 self.view(node)
             elif self.follows(node):
                 self.turn(node)
         for node in self.returned & self.values.keys():
-            if node.target is operator.getitem and node.all_input_nodes[0].target is _BACKWARD and node.args[1] == 1:
-                continue  # cuDNN turns weights and their gradients around either way
-            self.cost += _nbytes(node.meta["val"]) * (2 if self.from_library(node) else 1)
+            made_by = node.all_input_nodes[0].target if node.target is operator.getitem else None
+            if self.library.turns_weights and made_by is BACKWARD and node.args[1] == 1:
+                continue
+            self.cost += nbytes(node.meta["val"]) * (2 if self.from_library(node) else 1)
 
     def convolution(self, node: Node, wish: bool) -> None:
         """Its images are converted where they are laid out otherwise; results are made as the images are.
 
         A convolution without a wish takes its images as they are laid out, gradients as the image.
         """
-        places = _IMAGES[node.target]
+        places = IMAGES[node.target]
         images = [n for p in places if isinstance(n := node.args[p], Node)]
-        last = wish or _is_last(self.value(images[-1]))
+        last = wish or (_is_last(self.value(images[-1])) and not self.library.shuns(node))
         for image in images:
             now = self.value(image)
             if wish and not _is_last(image.meta["val"]):
-                self.gain += _RELAYOUT * _nbytes(now)
+                self.gain += self.library.relayout(node) * nbytes(now)
             if _is_last(now) != last and (last or image in self.values):
                 self.converted.setdefault(node, {})[image] = last
                 if self.from_library(image) and (image, last) not in self.paid:
-                    self.cost += 2 * _nbytes(now)
+                    self.cost += 2 * nbytes(now)
                     self.paid.add((image, last))
         if not last:
             return
-        weight = node.args[_FILTERS[node.target]]
+        weight = node.args[FILTERS[node.target]]
         if isinstance(weight, Node) and not _is_last(self.value(weight)):
             self.converted.setdefault(node, {})[weight] = True
         results = node.meta["val"]
         made = results if isinstance(results, Tensor) else results[0]
         if wish and _is_image(made) and not _is_last(made):
-            self.gain += _RELAYOUT * _nbytes(made)
-        self.gain += _taps(node) * _nbytes(self.value(images[-1])) // images[-1].meta["val"].element_size()
+            self.gain += self.library.relayout(node) * nbytes(made)
+        self.gain += self.library.taps(node) * nbytes(self.value(images[-1])) // images[-1].meta["val"].element_size()
         self.turn(node)
 
     def from_library(self, node: Node) -> bool:
         """Whether a copy of the value is a pass of its own: nothing that makes it could make the copy instead."""
         while node.op == "call_function" and (makes_view(node.target) or node.target is operator.getitem):
             node = node.all_input_nodes[0]
-        return node.op != "call_function" or node.target in _IMAGES
-
-    def on_device(self, node: Node) -> bool:
-        """Whether a convolution of images runs on the device in question."""
-        image = node.args[_IMAGES[node.target][-1]]
-        return isinstance(image, Node) and _on(image.meta["val"], self.device)
+        return node.op != "call_function" or node.target in IMAGES
 
     def view(self, node: Node) -> None:
         """A view of something whose strides have changed."""
@@ -263,8 +225,8 @@ class _Layouts:
         images = [n for n in node.all_input_nodes if _is_image(self.value(n))]
         if not any(n in self.values for n in images):
             return False
-        last = sum(_nbytes(v) for v in map(self.value, images) if _is_last(v))
-        return 2 * last > sum(_nbytes(self.value(n)) for n in images)
+        last = sum(nbytes(v) for v in map(self.value, images) if _is_last(v))
+        return 2 * last > sum(nbytes(self.value(n)) for n in images)
 
     def turn(self, node: Node) -> None:
         """Make the node's images channels-last, but for those that something addresses by eager's strides."""

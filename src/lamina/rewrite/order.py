@@ -16,7 +16,7 @@ from lamina.rewrite.aligned_products import align_products
 from lamina.rewrite.cpu_epilogues import cpu_epilogues
 from lamina.rewrite.custom import lower_custom
 from lamina.rewrite.epilogues import library_epilogues
-from lamina.rewrite.layouts import channels_last
+from lamina.rewrite.layouts import channels_last, channels_last_on_cpu
 from lamina.rewrite.losses import open_log_softmax
 from lamina.rewrite.norm_masks import masks_from_norms
 from lamina.rewrite.norms import open_group_norm, share_means
@@ -161,6 +161,7 @@ PASSES: tuple[Pass, ...] = (
     _own(masks_from_norms, "fast"),
     _own(short_pool_places, "fast", "kernels"),
     _own(channels_last, "fast", takes=_NOTE, stage="layout"),
+    _own(channels_last_on_cpu, "fast", "kernels", takes=_NOTE, stage="layout"),
     _own(align_products, "fast", "kernels", takes=_NOTE, stage="products"),
     _own(clean, takes=("without",)),
     # Library calls in the place of several.

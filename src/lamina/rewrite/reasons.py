@@ -179,9 +179,9 @@ EPILOGUE_IN_PLACE = _LIBRARY.add(
 )
 CHANNELS_LAST = _LIBRARY.add(
     4,
-    "channels-last: what cuDNN would turn around",
-    "Convolutions of half precision run on images with the channels innermost; the graph keeps them so instead of "
-    "converting at every call. The facts have the bytes.",
+    "channels-last: what the library would turn around",
+    "Convolutions of half precision, and on CPUs many of float32, run on images with the channels innermost; the graph "
+    "keeps them so instead of converting at every call. The facts have the bytes.",
 )
 CHANNELS_FIRST = _LIBRARY.add(
     5,
