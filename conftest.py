@@ -39,6 +39,18 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """What is left after a module of tests (caches of torch's, modules that were imported) is there for good too: in a
+    process that has run thousands of tests, a collection that goes through all of it takes seconds.
+    """
+    done = yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+    return done
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Of the cases of a test that is marked ``sampled(one_in=n)`` all but one in ``n``, at least one, are slow.

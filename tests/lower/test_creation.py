@@ -56,6 +56,7 @@ def test_empty_tensors_hold_zeros_so_that_runs_agree() -> None:
 KINDS = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.uint8, torch.bool]
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("source", KINDS, ids=str)
 @pytest.mark.parametrize("target", KINDS, ids=str)
 def test_casts(source: torch.dtype, target: torch.dtype) -> None:

@@ -58,6 +58,7 @@ CASES: dict[str, Callable[[list[torch.Tensor], list[torch.Tensor], list[torch.Te
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_lists(name: str, dtype: torch.dtype) -> None:

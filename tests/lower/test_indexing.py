@@ -25,7 +25,7 @@ WRITES = ("index_put", "scatter", "scatter_add", "scatter_reduce.sum", "index_ad
 WRITES += ("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter")
 
 
-@pytest.mark.sampled(one_in=12)
+@pytest.mark.sampled(one_in=20)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", [*READS, *WRITES])
 def test_samples(name: str, dtype: torch.dtype) -> None:

@@ -31,7 +31,7 @@ def backward(name: str, factor: float, given: bool, *corners: bool) -> tuple[Cal
     return lambda g: function(g, size, shape, *corners, *scales), shape[:2] + size
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=10)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("factor", FACTORS)
@@ -43,7 +43,7 @@ def test_nearest(name: str, factor: float, given: bool, dtype: torch.dtype) -> N
     assert not found.library
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=10)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("corners", [False, True])

@@ -24,7 +24,7 @@ MODES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     "name",
@@ -95,6 +95,7 @@ RESIZED = [
 """Modes, shapes and new sizes: larger, smaller, kept, of rows much longer than what becomes of them."""
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize(("mode", "shape", "size"), RESIZED, ids=str)
@@ -117,6 +118,7 @@ def test_weights_within_rows_are_in_nests(
         check(resized, odd)
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize(("mode", "shape", "size"), RESIZED, ids=str)
@@ -190,6 +192,7 @@ def test_an_element_looks_for_no_more_patches_than_it_is_in() -> None:
 CUBIC: dict[str, Any] = {"mode": "bicubic"}
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("size", [(20, 22), (13, 11), (5, 4), (1, 1), (10, 11), (10, 7)])

@@ -107,6 +107,7 @@ def _outcome(program: Callable[..., Any], make: Callable[..., Any]) -> tuple[Any
     return found, base.tolist(), arguments[-1] if isinstance(arguments[-1], list) else None
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_own_front_end(write: Callable[..., Any]) -> None:
     for name, views in VIEWS.items():

@@ -31,6 +31,7 @@ USES = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("use", USES)
 def test_the_first_use_of_lamina_draws_no_random_number(use: str) -> None:
     done = subprocess.run(

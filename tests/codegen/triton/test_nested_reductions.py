@@ -74,6 +74,7 @@ def scheduled(seed: int, body: Body) -> GpuSchedule:
     return GpuSchedule("mixed", tuple(blocks), warps=1)
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nested_reductions(interpreter: Interpreter, seed: int) -> None:
     torch.manual_seed(seed)
@@ -88,6 +89,7 @@ def test_nested_reductions(interpreter: Interpreter, seed: int) -> None:
         torch.testing.assert_close(got[name], want[name], rtol=SPREAD, atol=SPREAD)
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_taken_apart(seed: int) -> None:
     """The nests of single sets of reduced axes do what the one did, whatever it is."""
