@@ -191,6 +191,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tuple[A
     "manager": (lambda: in_manager, lambda: (x(),), True, "LM1011"),
     "open": (lambda: opens, lambda: (x(),), False, "LM1012"),
     "text": (lambda: lambda x: str(x), lambda: (x(),), False, "LM1011"),
+    "optimizer": (steps, lambda: (x(),), True, "LM1027"),
     "logger": (lambda: logs, lambda: (x(),), True, "LM1013"),
     "backward": (lambda: backward_within, lambda: (x().requires_grad_(),), True, "LM1019"),
     "own generator": (lambda: own_generator, lambda: (x(),), True, "LM1014"),
@@ -253,6 +254,7 @@ OWN_CODES = {
     "try": "",  # what is printed waits for no tensor
     "manager": "LM1022",
     "open": "LM1022",
+    "optimizer": "LM1022",
     "logger": "",
     "own generator": "LM1022",
     "coroutine": "LM1020",
@@ -285,7 +287,6 @@ OWN_PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tup
     ),
     "function of autograd": (lambda: lambda x: Doubled.apply(x).sin(), lambda: (x().requires_grad_(),), "LM1024"),
     "hook of a tensor": (lambda: hooks_a_tensor, lambda: (x().requires_grad_(),), "LM1024"),
-    "optimizer": (steps, lambda: (x(),), "LM1022"),
     "disabled within": (lambda: lambda x: disabled(x.cos()) * 2, lambda: (x(),), "LM1009"),
     "pooled": (lambda: lambda x: torch.nn.functional.max_pool2d(x[None], 2).relu(), lambda: (x(),), ""),
 }

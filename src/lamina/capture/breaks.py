@@ -12,6 +12,8 @@ import torch
 from lamina.base.reasons import Reason
 from lamina.base.user_warnings import OWN_FOLDERS, is_pythons
 from lamina.capture.reasons import (
+    ASKED,
+    ASKED_BY_TORCH,
     BREAKS,
     IN_PASSED_FILE,
     LOOP_BROKEN,
@@ -50,11 +52,14 @@ _LONGEST = 160
 """Characters of Dynamo's texts in a reason."""
 
 
-def break_reason(kind: str, message: str) -> Reason:
-    """Why the graph ends: ``kind`` is Dynamo's name of the case ("" if it has none), ``message`` its whole text."""
+def break_reason(kind: str, message: str, caller: FrameSummary | None = None) -> Reason:
+    """Why the graph ends: ``kind`` is Dynamo's name of the case ("" if it has none), ``message`` its whole text.
+
+    ``caller`` is the frame of the call that ends it.
+    """
     if BREAKS.get(kind) is LOOP_BROKEN:
         first = message.partition("\n")[0].strip()
-        within = break_reason("" if BREAKS.get(first) is LOOP_BROKEN else first, message)
+        within = break_reason("" if BREAKS.get(first) is LOOP_BROKEN else first, message, caller)
         return LOOP_BROKEN(why=within, also=f"; {within.remedy}" if within.remedy else "")
     parts: dict[str, str] = {}
     for name, text in _PART.findall(message):
@@ -65,6 +70,8 @@ def break_reason(kind: str, message: str) -> Reason:
     code = BREAKS.get(kind, OTHER_BREAK)
     if code is WRITTEN_IN_C and _OF_A_FILE in parts.get("Explanation", ""):
         code = IN_PASSED_FILE
+    elif code is ASKED and caller is not None and is_torchs(caller.filename):
+        code, context = ASKED_BY_TORCH, f"{caller.name} of {os.path.basename(caller.filename)}"
     elif _OF_QUANTISED in message:
         code = QUANTISED
     return code(

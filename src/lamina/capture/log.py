@@ -61,8 +61,9 @@ class CaptureLog:
 
     def broken(self, function: str, kind: str, message: str, stack: Iterable[FrameSummary]) -> None:
         """A graph of ``function`` ends at the last of the user's frames in ``stack``; the rest as ``break_reason``."""
-        frame = _editable(user_frame(stack))
-        reason = break_reason(kind, message)
+        frames = list(stack)
+        frame = _editable(user_frame(frames))
+        reason = break_reason(kind, message, frames[-1] if frames else None)
         self.missed.append(reason)
         facts = [("function", function), ("dynamo", kind or message.partition("\n")[0])]
         if frame is not None and frame.line:

@@ -16,6 +16,8 @@ from lamina.base.torch_names.torch_private import (
 
 __all__ = [
     "ALWAYS_ANOTHER",
+    "ASKED",
+    "ASKED_BY_TORCH",
     "BREAKS",
     "BY_DYNAMO",
     "BY_EAGER",
@@ -119,11 +121,17 @@ _DISABLED = _BREAKS.add(
     "The function called is marked to be run by Python.",
     "take the mark off, if it need not be run by Python",
 )
-_ASKED = _BREAKS.add(
+ASKED = _BREAKS.add(
     10,
     "the program asks for a graph break",
     f"The program calls {GRAPH_BREAK} or skip_frame.",
     "take the call out",
+)
+ASKED_BY_TORCH = _BREAKS.add(
+    27,
+    "a function of torch's asks for a graph break ({context})",
+    "Some of torch's functions end a graph themselves, as steps of optimizers do within a larger function.",
+    "move the call out of the compiled function; the step of an optimizer can be compiled by itself",
 )
 _BUILTIN = _BREAKS.add(
     11,
@@ -243,9 +251,9 @@ BREAKS = {
     "can't handle functions not implemented in python ": WRITTEN_IN_C,
     "Skip calling `torch.compiler.disable()`d function": _DISABLED,
     "Skip inlining `torch.compiler.disable()`d function": _DISABLED,
-    f"Call to `{GRAPH_BREAK}()`": _ASKED,
-    f"Call to `{SKIP_FRAME}()`": _ASKED,
-    f"Call to `{STEP_UNSUPPORTED}()`": _ASKED,
+    f"Call to `{GRAPH_BREAK}()`": ASKED,
+    f"Call to `{SKIP_FRAME}()`": ASKED,
+    f"Call to `{STEP_UNSUPPORTED}()`": ASKED,
     "Failed to trace builtin operator": _BUILTIN,
     "attempted to reorder a debugging function that can't actually be reordered": _BUILTIN,
     "Graph break under GenericContextWrappingVariable": _MANAGER,
@@ -285,7 +293,7 @@ OWN_BREAKS = {
     **dict.fromkeys(("item", "tolist", "__int__", "__float__", "__index__", "__complex__"), _VALUE),
     "__bool__": _BRANCH,
     **dict.fromkeys(("nonzero", "argwhere", "unique", "unique_consecutive", "masked_select"), _SHAPE),
-    **dict.fromkeys(("graph_break", "skip_frame"), _ASKED),
+    **dict.fromkeys(("graph_break", "skip_frame"), ASKED),
     **dict.fromkeys(("backward", "requires_grad_"), _BACKWARD),
     **dict.fromkeys(("print", "input", "open", "__repr__", "__format__"), _BUILTIN),
     **dict.fromkeys(("to_sparse", "to_sparse_csr", "to_sparse_coo", "sparse_coo_tensor"), _SPARSE),

@@ -612,3 +612,18 @@ def test_dynamo_captures_what_a_callable_of_this_front_end_was_made_of():
     places = [place for work in user_kernels(compiled.record) for place in work.places]
     assert places
     assert all(place.startswith("test_capturing.py:") for place in places), places
+
+
+def test_weak_references_die_when_they_do_in_eager():
+    def function(x):
+        y = x.relu()
+        reference = weakref.ref(y)
+        z = reference() + 1
+        del y
+        return z, reference() is None
+
+    compiled = own(function)
+    for _ in range(2):
+        z, dead = compiled(values())
+        assert same(z, values().relu() + 1)
+        assert dead
