@@ -258,7 +258,7 @@ OWN_CODES = {
     "logger": "",
     "own generator": "LM1022",
     "coroutine": "LM1020",
-    "file passed over": "LM1022",
+    "file passed over": "",  # which is interpreted
     "C method": "",
     "disabled": "LM1009",
 }
