@@ -169,6 +169,12 @@ class Walk:
     def __iter__(self):
         for at in range(self.n): yield at + 1
 walk = Walk(2)
+code, info, limits = helper.__code__, torch.finfo(torch.float32), {"i": torch.iinfo(torch.int8)}
+@functools.lru_cache
+def refusing(n):
+    noted.append(("refused", n))
+    if REAL < 1: raise ValueError(n)
+    return n
 """
 
 READS = """
@@ -448,6 +454,11 @@ x = x * dict.fromkeys(range(3), 2)[1]
 x = dict({"n": x}.items())["n"] * 2
 found, places = x.topk(2); x = x + found.sum()
 x = x * len(thing) + len(walk.__dict__)
+x = x * len(code.co_varnames)
+x = x + info.bits + limits["i"].max
+thing.code = helper.__code__; x = x + len(thing.code.co_name)
+try: x = x + refusing(2)
+except ValueError: x = x - 1
 """.strip().splitlines()
 """What asks objects by ways that are the program's own, drawn apart."""
 OF_PROTOCOLS = """
@@ -509,6 +520,10 @@ w.Thing.__call__ = lambda self, x: x * 11
 w.thing.__class__ = w.Cousin
 w.Thing.__len__ = lambda self: 5
 w.math = None
+w.code = r.choice((w.helper, w.replacement, w.keeper)).__code__
+w.info = w.torch.finfo(r.choice((w.torch.float32, w.torch.float64)))
+w.limits["i"] = w.torch.iinfo(r.choice((w.torch.int8, w.torch.int32)))
+w.refusing.cache_clear()
 w.net.a = w.nn.Linear(4, 4)
 """.strip().splitlines()
 
@@ -763,10 +778,15 @@ def counting(r: random.Random) -> tuple[str, Any]:
 
 def protocols(r: random.Random) -> tuple[str, Any]:
     """A program that asks objects of the user's by their own ways, and changes of these."""
-    lines = ["given = x", "x = x + 1", "y = x * 2", *r.choices(PROTOCOLS, k=r.randint(1, 5))]
+    lines = ["given = x", "x = x + 1", "y = x * 2", *r.choices(PROTOCOLS[:-2], k=r.randint(1, 5))]
+    lines += PROTOCOLS[-2:] if r.random() < 0.1 else []
     if r.random() < 0.3:
-        at = r.randint(3, len(lines))
-        lines[at:at] = ["try:", *(f"    {line}" for line in r.choices(PROTOCOLS, k=2)), "except KeyError: x = x - 1"]
+        at = r.randint(3, len(lines) if lines[-1] != PROTOCOLS[-1] else len(lines) - 2)
+        lines[at:at] = [
+            "try:",
+            *(f"    {line}" for line in r.choices(PROTOCOLS[:-2], k=2)),
+            "except KeyError: x = x - 1",
+        ]
     body = "".join(f"    {line}\n" for line in lines)
     results = ("x", "(x, y)", "Output(first=x, second=y)", "[Output(x), {'n': NUMBER}]", "(x, registry, hooked, thing)")
     text = f"def program(x, a, d, l):\n{body}    return {r.choice(results)}\n"

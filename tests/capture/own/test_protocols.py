@@ -216,6 +216,51 @@ def test_what_a_cache_has_forgotten_is_asked_for_where_eager_asks() -> None:
         assert wanted == NOTED
 
 
+class Held:
+    """Objects that never change, in attributes that do."""
+
+    code, info = limits.__code__, torch.finfo(torch.float32)
+
+
+def by_held_objects(x):
+    return x * len(Held.code.co_name) + Held.info.bits
+
+
+def test_objects_that_never_change_are_told_from_others(monkeypatch) -> None:
+    compiled = interpreted_callable(by_held_objects, backend_callable=lambda gm, fakes: gm.forward, record=Record())
+    x = torch.randn(3)
+    for name, value in ((None, None), ("code", marked.__code__), ("info", torch.finfo(torch.float64))):
+        if name is not None:
+            monkeypatch.setattr(Held, name, value)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), by_held_objects(x))
+
+
+REFUSED = {0: True}
+
+
+@functools.lru_cache
+def refusing(number):
+    if REFUSED[0]:
+        raise ValueError(number)
+    return number
+
+
+def by_refusing(x):
+    try:
+        return x * refusing(2)
+    except ValueError:
+        return x
+
+
+def test_a_function_with_a_cache_that_raises_is_asked_again(monkeypatch) -> None:
+    compiled = interpreted_callable(by_refusing, backend_callable=lambda gm, fakes: gm.forward, record=Record())
+    x = torch.randn(3)
+    for refused in (True, True, False, False):
+        monkeypatch.setitem(REFUSED, 0, refused)
+        torch.testing.assert_close(compiled(x), x if refused else x * 2)
+
+
 def test_a_program_is_told_that_it_is_captured_and_torch_is_not() -> None:
     asked = []
 

@@ -40,6 +40,8 @@ _BUILTIN = (
     list, dict, tuple, str, int, float, bool, complex, set, frozenset, bytes, range, OrderedDict, torch.Size,
     torch.finfo, torch.iinfo, torch.device, torch.dtype, CodeType, NoneType,
 )  # fmt: skip
+_UNCHANGING = (CodeType, torch.finfo, torch.iinfo)
+"""Classes whose objects never change, but are no constants by which a fact tells them."""
 _USUAL = tuple(
     vars(kind)["__getattribute__"]
     for kind in (object, SimpleNamespace, dict, OrderedDict, list, tuple, set, int, float, str)
@@ -101,6 +103,8 @@ class Attributes:
         if kind not in _BUILTIN:
             self.trace.end(f"attribute {name} of a {kind.__name__} is read")
             return self.otherwise(value, name)
+        if kind in _UNCHANGING and (place := self.trace.place_of(value)) is not None:
+            self.trace.note("is", (place,), value)
         found = getattr(value, name)
         if is_settled(found) or type(found) is BuiltinFunctionType:
             return found

@@ -46,7 +46,11 @@ class Caches:
         trace = self.trace
         place = trace.place_of(function)
         misses = function.cache_info().misses
-        found = ask()
+        try:
+            found = ask()
+        except BaseException:
+            trace.end("a function with a cache raises, which it does not remember")
+            raise
         if function.cache_info().misses != misses and (trace.effects or trace.learning.spoils is not None):
             trace.end("a function computes what it has not remembered after something was written to")
         if place is None or trace.ended is not None:
