@@ -18,6 +18,8 @@ __all__ = ["draws", "holds"]
 _WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _COUNTED = _WHOLE | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _USUAL = _COUNTED | {torch.bool, torch.complex64, torch.complex128}
+_SAME = {"type": "to"}
+"""Methods that convert as others do."""
 _RANGES = frozenset({"arange", "linspace"})
 """Calls that make no truth values and no complex numbers."""
 _MASKED = frozenset({"scaled_dot_product_attention"})
@@ -49,7 +51,7 @@ def holds(node: Node) -> bool:
     given = [t for t in map(example, node.all_input_nodes) if isinstance(t, torch.Tensor)]
     if name == operator.getitem.__name__:
         return len(given) <= 1 and not _lists(node)
-    known = FUNCTIONS.get(name)
+    known = FUNCTIONS.get(_SAME.get(name, name))
     holds = known.holds if known is not None else ""
     if holds == ANY:
         return True

@@ -315,7 +315,7 @@ def test_many_random_programs_that_ask_by_ways_of_their_own(machine: str) -> Non
     assert not [outcome.told for outcome in outcomes if outcome.told]
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "vit", "clip", "distilbert", "demo_gpt"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "vit", "clip", "distilbert", "demo_gpt"])
 def test_models_of_transformers_are_one_graph_each(name: str) -> None:
     pytest.importorskip("transformers")
     from tests.models.architectures import ARCHITECTURES, case  # noqa: PLC0415

@@ -262,11 +262,32 @@ def of_the_caller(x, table, at):
     return selected(x, table, base)
 
 
+def of_shifted(x, table, at):
+    with contextlib.suppress(IndexError):
+        shifted = at.new_zeros(at.shape)
+        shifted[1:] = at[:-1].clone()
+        shifted[0] = at[-1]
+        shifted.masked_fill_(shifted == 9, 1)
+        return selected(x, table, shifted)
+    return x - 3
+
+
+def of_shifted_part(x, table, at):
+    with contextlib.suppress(IndexError):
+        shifted = torch.zeros(4, dtype=at.dtype)
+        part = shifted[1:3]
+        part[:] = at
+        return selected(x, table, shifted[:3:2])
+    return x - 3
+
+
 nn_embedding = torch.nn.functional.embedding
 
 
 @pytest.mark.parametrize("places", [(0, 1), (2, 0), (4, 1), (1, 9), (-1, 0)])
-@pytest.mark.parametrize("program", [looked_up, embedded, written, of_written, through_a_view, of_the_caller])
+@pytest.mark.parametrize(
+    "program", [looked_up, embedded, written, of_written, through_a_view, of_the_caller, of_shifted, of_shifted_part]
+)
 def test_lookups_raise_where_they_do_in_eager(program, places) -> None:
     x, table = torch.randn(2, 3), torch.randn(5, 3)
     graphs_of(program, (x, table, torch.tensor(places)), (x, table, torch.tensor((1, 1))))
@@ -274,8 +295,17 @@ def test_lookups_raise_where_they_do_in_eager(program, places) -> None:
 
 def test_lookups_that_do_not_raise_end_no_graph() -> None:
     given = torch.randn(2, 3), torch.randn(5, 3), torch.tensor((1, 2))
-    for program in (looked_up, embedded, written):
+    for program in (looked_up, embedded, written, of_shifted, of_shifted_part):
         assert len(graphs_of(program, given)) == 1
+
+
+def test_conversions_end_no_graph() -> None:
+    def program(x):
+        with contextlib.suppress(ValueError):
+            x = x.sin().type(torch.float64)
+        return x * 2
+
+    assert len(graphs_of(program, (torch.randn(3),))) == 1
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

@@ -68,12 +68,29 @@ class Trials:
         if loud and not self._is_in_range(node):
             return True
         if node in self.written:
-            for target in self.written[node]:
-                self._forget(target)
-        elif _is_told(node) and all(n in self.values and self.values[n].numel() <= _MOST for n in node.all_input_nodes):
+            if not self._written_as_well(node, given):
+                for target in self.written[node]:
+                    self._forget(target)
+        elif _is_told(node) and all(map(self._is_small, node.all_input_nodes)):
             with contextlib.suppress(Exception):
                 self.values[node] = _called(node, self.values)
         return False
+
+    def _written_as_well(self, node: Node, given: Mapping[Node, torch.Tensor]) -> bool:
+        """Whether a write was done to what is known, which is not the memory of an input and is all that it needs."""
+        if may_draw(_name(node)) or not all(map(self._is_small, node.all_input_nodes)):
+            return False
+        inputs = {storage_of(tensor) for tensor in given.values()}
+        if any(storage_of(self.values[target]) in inputs for target in self.written[node]):
+            return False
+        try:
+            _called(node, self.values)
+        except Exception:
+            return False
+        return True
+
+    def _is_small(self, node: Node) -> bool:
+        return node in self.values and self.values[node].numel() <= _MOST
 
     def _forget(self, target: Node) -> None:
         """Nothing is known any more of what may lie in the memory of ``target``, which is written to.
