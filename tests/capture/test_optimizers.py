@@ -106,3 +106,31 @@ def test_parameters_of_a_compiled_optimizer_may_change_their_shape() -> None:
     assert total() == 6
     weight.grad, weight.data = None, torch.ones(5)
     assert total() == 10
+
+
+@pytest.mark.parametrize("front", ["dynamo", "own"])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_steps_follow_dtypes_shapes_and_layouts(kind: type[torch.optim.Optimizer], front: str) -> None:
+    torch._dynamo.reset()
+    runs = []
+    for compiled in (False, True):
+        weight = torch.nn.Parameter(torch.ones(2, 3))
+        optimizer = kind([weight], lr=0.125)  # type: ignore[call-arg]
+        step = lamina.compile(optimizer.step, options={"capture": front}) if compiled else optimizer.step
+        seen = []
+        for gradient in (
+            torch.arange(6.0).view(2, 3),
+            torch.arange(6.0).view(3, 2).t(),
+            torch.arange(6.0, dtype=torch.float64).view(2, 3),
+            torch.arange(2.0, dtype=torch.float64).view(2, 1),
+        ):
+            if gradient.dtype != weight.dtype or gradient.shape != weight.shape:
+                weight.grad = None
+                weight.data = torch.ones_like(gradient)
+                optimizer.state.clear()
+            weight.grad = gradient
+            step()
+            seen.append(weight.detach().clone())
+        runs.append(seen)
+    for found, wanted in zip(runs[1], runs[0], strict=True):
+        torch.testing.assert_close(found, wanted)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.guards import GuardBuilder, get_verbose_code_parts
+from torch._dynamo.source import GradSource
 from torch._dynamo.utils import get_static_address_type
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
@@ -88,44 +89,55 @@ def _count_steps_in_double_precision() -> None:
 def _guard_parameters() -> None:
     """Let graphs that read the parameters of a compiled optimizer be for these as they are, not for the objects alone.
 
-    Dynamo guards which objects they are from then on, in other functions too: one that was compiled while a parameter
-    was frozen runs when it no longer is, and gives it no gradient.
+    Dynamo guards which objects they are from then on, in other functions too, and of their gradients that they are
+    there. What was compiled while a parameter was frozen would run when it no longer is, and give it no gradient; a
+    step for one dtype, shape or layout would run on others' memory.
     """
-    match_any = GuardBuilder.ID_MATCH
+    match_any, there_any = GuardBuilder.ID_MATCH, GuardBuilder.NOT_NONE_MATCH
 
     @functools.wraps(match_any)
     def match(self: Any, guard: Any, *args: Any, **kwargs: Any) -> Any:
         match_any(self, guard, *args, **kwargs)
         value: Any = self.get(guard)
-        if get_static_address_type(value) != "guarded" or not value.is_leaf or type(value) not in _PLAIN:
-            return
-        output = self.check_fn_manager.output_graph
-        if output is None or not compiles_for_lamina(output) or _is_of_an_optimizer(self.f_code):
-            return
-        what = f"{guard.name} has the shape, strides, dtype and requires_grad that it had"
-        self.get_guard_manager(guard).add_tensor_match_guard(
-            value,
-            [*value.shape],
-            [*value.stride()],
-            self.arg_ref(guard),
-            get_verbose_code_parts(what, guard),
-            guard.user_stack,
-            type(value),
-            torch._C._dispatch_keys(value),
-        )
+        if get_static_address_type(value) == "guarded" and not _is_state(value, self.f_code):
+            _as_it_was(self, guard, value)
+
+    @functools.wraps(there_any)
+    def there(self: Any, guard: Any, *args: Any, **kwargs: Any) -> Any:
+        there_any(self, guard, *args, **kwargs)
+        if isinstance(guard.originating_source, GradSource):
+            _as_it_was(self, guard, self.get(guard))
 
     GuardBuilder.ID_MATCH = match  # type: ignore[method-assign]
+    GuardBuilder.NOT_NONE_MATCH = there  # type: ignore[method-assign]
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-def _is_of_an_optimizer(code: CodeType) -> bool:
-    """Whether a step itself is traced, without gradients and from gradients that are guarded."""
-    return code.co_filename.startswith(_OPTIMIZERS)
+def _is_state(value: Any, code: CodeType) -> bool:
+    """Whether a step that is traced by itself reads ``value`` of its state, which is laid out as the parameter was."""
+    of_optimizer = code.co_filename.startswith(_OPTIMIZERS)
+    return of_optimizer and not value.requires_grad and type(value) is not torch.nn.Parameter
 
 
 _OPTIMIZERS = str(Path(torch.optim.__file__).parent)
+
+
+def _as_it_was(builder: GuardBuilder, guard: Any, value: Any) -> None:
+    """Guard that the tensor at the guard's source has the type, dtype, layout and requires_grad that it has."""
+    output: Any = builder.check_fn_manager.output_graph
+    plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided
+    if not plain or output is None or not compiles_for_lamina(output):
+        return
+    what = f"{guard.name} has the shape, strides, dtype and requires_grad that it had"
+    builder.get_guard_manager(guard).add_tensor_match_guard(
+        value,
+        [*value.shape],
+        [*value.stride()],
+        builder.arg_ref(guard),
+        get_verbose_code_parts(what, guard),
+        guard.user_stack,
+        type(value),
+        torch._C._dispatch_keys(value),
+    )
 
 
 def _is_single(variable: Any) -> bool:
