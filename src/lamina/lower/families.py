@@ -12,6 +12,7 @@ from lamina.lower import (
     convolution,
     creation,
     cross,
+    embedding_bags,
     foreach,
     formulas,
     indexing,
@@ -47,7 +48,8 @@ DERIVED = formulas.rules_of_rows()
 LOADED = (
     *(activations, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
     *(batch_norm, foreach, losses, matrix_vector, max_pooling, mean_pooling, nll_loss, norms, row_digest),
-    *(arrangement, asserts, concat, convolution, cross, indexing, padding, scan, scatter, selections, sorting),
+    *(arrangement, asserts, concat, convolution, cross, embedding_bags, indexing, padding, scan, scatter),
+    *(selections, sorting),
     *(strided, topk),
     *(upsample, upsample_gradients, views),
 )

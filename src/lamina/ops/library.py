@@ -14,4 +14,5 @@ ROWS: tuple[Row, ...] = (
     ),
     *rows(TRANSFORM, "_fft_c2r _fft_r2c", reason="Fourier transforms are complex and have their own library"),
     *rows(REDUCTION, "_embedding_bag", reason="bags are ragged: each row gathers another number of rows"),
+    *rows(REDUCTION, "_embedding_bag_forward_only", work=2.0),
 )

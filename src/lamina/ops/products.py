@@ -24,10 +24,10 @@ ROWS: tuple[Row, ...] = (
         reason=_ATTENTION,
     ),
     *rows(PRODUCT, "convolution mv dot", quick=True),
-    *rows(PRODUCT, "convolution_backward vdot"),
+    *rows(PRODUCT, "convolution_backward vdot lamina.convolution_relu"),
     *rows(
         PRODUCT,
-        "_addmm_activation cudnn_convolution_relu cudnn_convolution_add_relu lamina.convolution_relu",
+        "_addmm_activation cudnn_convolution_relu cudnn_convolution_add_relu",
         reason="the library applies the activation to its result at hand",
     ),
     *rows(PRODUCT, "mm bmm", factors=0, quick=True, out=True),
