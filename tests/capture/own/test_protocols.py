@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from lamina.capture.own.callable import interpreted_callable
+from lamina.capture.own.reuse.versions import Versions
 from lamina.record import Record
 from tests.capture.own.changing_programs import difference, protocols, stored_difference
 from tests.capture.own.machines import MACHINES
@@ -196,6 +197,20 @@ def test_one_graph_that_is_run_without_interpretation(program) -> None:
     assert not record.decisions("break")
     told = [str(one.reason) for one in record.decisions("capture")]
     assert told[-1].startswith("a call is done again"), told
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_machine_tells_that_their_facts_hold(program, monkeypatch) -> None:
+    made, before = [], Versions.__init__
+    monkeypatch.setattr(Versions, "__init__", lambda own, *given: made.append(own) or before(own, *given))
+    compiled = interpreted_callable(
+        program, backend_callable=lambda gm, fakes: gm.forward, record=Record(), machine=MACHINES["machine"]
+    )
+    x = torch.randn(3)
+    for _ in range(6):
+        compiled(x)
+    (driver,) = made[0].drivers
+    assert driver.guard is None or driver.hits >= 4
 
 
 def test_modules_are_made_within_a_graph_after_dynamo_has_compiled_something() -> None:

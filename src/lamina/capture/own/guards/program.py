@@ -349,12 +349,19 @@ def _entries(view: MappingProxyType[str, Any]) -> dict[str, Any]:
     return found
 
 
+_OF_ANY = (object.__getattribute__, dict.__getitem__, dict.__contains__, issubclass)
+"""Functions of objects whose class a fact has told before, and that run nothing which another fact does not tell."""
+
+
 def _computer(place: Place) -> Callable[..., Any]:
     """What gives the value of a place of those of its operands."""
     function, *operands = place.key
+    of_any = any(function is one for one in _OF_ANY)
 
     def compute(*found: Any) -> Any:
-        if not _NUMBERS.issuperset(map(type, found)):  # an operator of the user's would be asked before its class is
+        if not of_any and not _NUMBERS.issuperset(
+            map(type, found)
+        ):  # an operator of the user's would be asked before its class is
             raise TypeError
         given = iter(found)
         return function(*(next(given) if type(one) is Place else one for one in operands))
