@@ -39,6 +39,7 @@ from lamina.capture.missing_attributes.torch_private import note_missing_attribu
 from lamina.capture.optimizers.torch_private import correct_optimizers
 from lamina.capture.python_numbers.torch_private import correct_numbers
 from lamina.capture.python_ranges.torch_private import correct_ranges
+from lamina.capture.recurrent_layers.torch_private import correct_recurrent_layers
 from lamina.capture.torch_functions.torch_private import correct_functions
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina, correct_traces
 from lamina.errors import LaminaError
@@ -216,6 +217,7 @@ correct_numbers()
 correct_ranges()
 correct_functions()
 correct_optimizers()
+correct_recurrent_layers()
 break_at_metaclasses()
 keep_cached_results()
 invalidate_isolated()

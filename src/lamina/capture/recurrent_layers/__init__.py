@@ -1,0 +1,1 @@
+"""What torch takes LSTMs apart into."""
