@@ -40,3 +40,34 @@ def test_equal_results_are_tensors_of_their_own(
         a.add_(1)
     torch.testing.assert_close(a.detach(), wanted + 1)
     torch.testing.assert_close(b.detach(), wanted)
+
+
+@pytest.mark.parametrize("front", ["dynamo", "own"])
+def test_results_that_eager_does_not_save_may_be_written_to(front: str) -> None:
+    """The gradient of a softmax, which a rule makes of the quotient, asks for its result."""
+    torch._dynamo.reset()
+
+    def by_hand(x: torch.Tensor) -> torch.Tensor:
+        powers = (x - x.amax(-1, True)).exp()
+        return powers / powers.sum(-1, True)
+
+    def and_read(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = by_hand(x)
+        return found, found * found
+
+    found = []
+    for function in (by_hand, lamina.compile(by_hand, options={"capture": front})):
+        x = torch.arange(12.0).view(3, 4).sin().requires_grad_()
+        result = function(x)
+        with torch.no_grad():
+            result.zero_()
+        (result * torch.arange(4.0)).sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(found[1], found[0])
+
+    x = torch.randn(3, 4, requires_grad=True)
+    result, square = lamina.compile(and_read, options={"capture": front})(x)
+    with torch.no_grad():
+        result.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        square.sum().backward()

@@ -3,6 +3,7 @@
 The gradient of a quotient asks for both operands, and the quotient that it makes of them is soon merged with the
 forward's own. Then nothing of the backward reads the dividend, and yet eager holds it: it may be saved as it is.
 ``silu(x.clone())`` asks for the clone; a pass makes that ``x`` itself, which the user may write to as eager lets them.
+A softmax that a rule has put in the place of a quotient asks for its result, and the quotient's gradient does not.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from lamina.aot.cost import classify
+from lamina.base.captured import UNSAVED_RESULT
 from lamina.base.fx.copying import needed_by
 from lamina.base.torch_private import OpOverload
 from lamina.ops import row_of
@@ -35,8 +37,22 @@ def mark_backward_operands(joint: GraphModule, forward_outputs: int) -> None:
             node.meta[_OPERAND] = node in operands
         elif (node in backward and node not in forward) or (node in operands and _is_view(node)):
             operands.update(elements_read(node))
+    formulas = backward - forward
+    operands -= {n for n in forward if n.meta.get(UNSAVED_RESULT) and not _read_by_others(n, n, formulas)}
     read = [isinstance(n, Node) and not operands.isdisjoint(_memory(n)) for n in results[:forward_outputs]]
     output.meta[_OPERAND] = tuple(read)
+
+
+def _read_by_others(view: Node, node: Node, formulas: set[Node]) -> bool:
+    """Whether ``formulas`` of the backward read a view of ``node``, besides those of the call that gave it."""
+    own = f"{node.meta.get('source', '')} backward"
+    for user in view.users:
+        if user.op == "call_function" and _is_view(user):
+            if _read_by_others(user, node, formulas):
+                return True
+        elif user in formulas and user.meta.get("source") != own:
+            return True
+    return False
 
 
 def elements_read(node: Node) -> list[Node]:

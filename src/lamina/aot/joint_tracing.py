@@ -22,7 +22,7 @@ from lamina.aot.calls import Call, Calls, Unsuitable, Value, is_plain
 from lamina.aot.torch_private import ENTER_AUTOCAST, SET_GRAD, STATELESS, backend_fakes, plain_dispatch, tracing_state
 from lamina.aot.trace import CallTrace
 from lamina.aot.traits import as_assumed, dense, dependence, is_static, last_uses
-from lamina.base.captured import example
+from lamina.base.captured import UNSAVED_RESULT, example
 from lamina.base.fx.copying import Made, Write, copy_nodes
 from lamina.base.fx.torch_private import flatten, graph_module, unflatten
 from lamina.base.source import source_of
@@ -32,6 +32,7 @@ from lamina.ops.aliasing import makes_view
 __all__ = ["JointGraph", "trace_joint"]
 
 aten = torch.ops.aten
+_CARRIED = ("stack_trace", "nn_module_stack", UNSAVED_RESULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ class _JointTracer:
             return
         call = self.calls.read(node, args, kwargs)
         trace = self.calls.trace(call, grad=self.grad)
-        meta: dict[str, Any] = {k: node.meta[k] for k in ("stack_trace", "nn_module_stack") if k in node.meta}
+        meta: dict[str, Any] = {k: node.meta[k] for k in _CARRIED if k in node.meta}
         use = _Use(call, trace, position, [], [], source_of(node), meta)
         names = dict(zip(trace.primals, (v.node for v in call.operands), strict=True))
         use.nodes = self._copy(trace.calls[: trace.forward_calls], names, use, "is_forward")

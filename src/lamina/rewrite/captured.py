@@ -18,7 +18,14 @@ from lamina.base.fx.copying import add_calls
 from lamina.base.fx.torch_private import flatten, unflatten
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
 from lamina.ops.aliasing import makes_view
-from lamina.rewrite.torch_private import SET_GRAD, has_fresh_symbols, ignoring_fresh_symbols, one_operation, symbol_of
+from lamina.rewrite.torch_private import (
+    SET_GRAD,
+    has_fresh_symbols,
+    ignoring_fresh_symbols,
+    one_operation,
+    same_size,
+    symbol_of,
+)
 from lamina.rewrite.tracing import Fragment, Untraceable, trace
 
 __all__ = ["AtenForm", "aten_form"]
@@ -224,7 +231,8 @@ def _take_values(results: list[Node], operands: frozenset[Node], own: Any) -> No
         traced = result.meta["val"]
         if result in operands or not isinstance(value, torch.Tensor) or not isinstance(traced, torch.Tensor):
             continue
-        if value.dtype == traced.dtype and value.shape == traced.shape and value.stride() == traced.stride():
+        sizes = (*value.shape, *value.stride()), (*traced.shape, *traced.stride())
+        if value.dtype == traced.dtype and len(sizes[0]) == len(sizes[1]) and all(map(same_size, *sizes)):
             result.meta.update(val=value, example_value=value)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from lamina.base.captured import UNSAVED_RESULT
 from lamina.base.fx.copying import add_calls
 from lamina.base.fx.recording import Decompositions
 from lamina.base.identity import line_of, place_of
@@ -20,7 +21,7 @@ from lamina.ops.aliasing import makes_view
 from lamina.rewrite import reasons
 from lamina.rewrite.gradients import lost_gradient
 from lamina.rewrite.terms import is_tensor
-from lamina.rewrite.torch_private import same_size, symbol_of, unlike_sizes
+from lamina.rewrite.torch_private import same_size, saves_its_result, symbol_of, unlike_sizes
 from lamina.rewrite.tracing import Fragment, Untraceable, trace
 
 __all__ = ["Refused", "Replaced", "Replacer", "WrongRightSide"]
@@ -242,7 +243,11 @@ def _take_value(new: Node, old: Node) -> None:
     Nodes of one value are one tensor to what looks at a captured graph.
     """
     a, b = old.meta["val"], new.meta["val"]
-    if new.op == "call_function" and "example_value" in new.meta and a.stride() == b.stride():
+    if new.op != "call_function" or "example_value" not in new.meta:
+        return
+    if not saves_its_result(a):
+        new.meta[UNSAVED_RESULT] = True
+    if len(a.stride()) == len(b.stride()) and all(map(same_size, a.stride(), b.stride())):
         new.meta.update(val=a, example_value=a)
 
 

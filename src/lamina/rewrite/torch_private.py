@@ -33,6 +33,7 @@ __all__ = [
     "plain_dispatch",
     "same_number",
     "same_size",
+    "saves_its_result",
     "symbol_of",
     "tf32_convolutions",
 ]
@@ -175,3 +176,9 @@ def ignoring_fresh_symbols(values: Sequence[Any]) -> contextlib.AbstractContextM
 def tf32_convolutions() -> bool:
     """Whether torch lets cuDNN round the operands of float32 convolutions to TF32."""
     return bool(torch.backends.cudnn.conv.fp32_precision == "tf32")  # type: ignore[attr-defined]
+
+
+def saves_its_result(value: torch.Tensor) -> bool:
+    """Whether the gradient of the operation that gave a tensor asks for that; true where nothing tells."""
+    node: Any = value.grad_fn
+    return node is None or hasattr(node, "_saved_result")
