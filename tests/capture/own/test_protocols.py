@@ -91,6 +91,13 @@ def remembered(text, times=1):
     return len(text) * times
 
 
+class Logger:
+    @functools.lru_cache(None)  # noqa: B019
+    def once(self, text):
+        return len(text)
+
+
+logger = Logger()
 hooked, registry, layers = Hooked(), Registry(a={"v": 3}), Layers(2, 3)
 
 
@@ -114,6 +121,10 @@ def returned_output(x):
 
 def cache(x):
     return x.relu() * remembered("text") + remembered("more", times=2)
+
+
+def cached_method(x):
+    return x * logger.once("text")
 
 
 def limits(x):
@@ -171,9 +182,24 @@ def modules(x):
 MARKED = torch.ones(3)
 MARKED.note = "of the library's"
 PROGRAMS = (
-    attributes_by_code, registry_of_the_users, output, returned_output, cache, limits, enumeration, abstract, signature,
-    zipped, asked_functions, imported, missing, marked, partial, modules,
-)  # fmt: skip
+    attributes_by_code,
+    registry_of_the_users,
+    output,
+    returned_output,
+    cache,
+    cached_method,
+    limits,
+    enumeration,
+    abstract,
+    signature,
+    zipped,
+    asked_functions,
+    imported,
+    missing,
+    marked,
+    partial,
+    modules,
+)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

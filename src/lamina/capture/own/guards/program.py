@@ -16,6 +16,7 @@ from lamina.capture.own.guards.library import HOW, Library, state_words
 from lamina.capture.own.guards.tensor_layouts import WORD
 from lamina.capture.own.guards.torch_private import CALLED, FLAGS
 from lamina.capture.own.reuse.facts import Fact, Facts, Place, constant_key
+from lamina.capture.own.reuse.kinds import Remembered
 
 __all__ = ["Program"]
 
@@ -356,7 +357,7 @@ _OF_ANY = (object.__getattribute__, dict.__getitem__, dict.__contains__, issubcl
 def _computer(place: Place) -> Callable[..., Any]:
     """What gives the value of a place of those of its operands."""
     function, *operands = place.key
-    of_any = any(function is one for one in _OF_ANY)
+    of_any = type(function) is Remembered or any(function is one for one in _OF_ANY)
 
     def compute(*found: Any) -> Any:
         if not of_any and not _NUMBERS.issuperset(
