@@ -17,6 +17,7 @@ from lamina.capture.own.reuse.asking import Line, Names
 from lamina.capture.own.reuse.driver import Driver
 from lamina.capture.own.reuse.facts import Fact, Facts, Place
 from lamina.capture.own.reuse.holding import holds, values_of
+from lamina.capture.own.reuse.kinds import Remembered
 from lamina.capture.own.reuse.paths import Node
 
 __all__ = ["Stored", "written_driver"]
@@ -170,9 +171,15 @@ class Stored:
     def values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any] | Fact:
         """What is at each place for a call in the ordinary state, or the first fact that does not hold.
 
-        A place that is not there raises whatever reading it does.
+        A place that is not there raises whatever reading it does. Where a function with a cache has computed what it
+        does not remember, all is read once more: that may have changed what was read before.
         """
         self._bound.clear()
+        caches = [r.key[0] for r in self._rows if isinstance(r, Place) and r.how == "computed"]
+        before = [asked.computed for asked in caches if type(asked) is Remembered]
+        found = values_of(self._rows, args, kwargs, self._holds)
+        if [asked.computed for asked in caches if type(asked) is Remembered] == before:
+            return found
         return values_of(self._rows, args, kwargs, self._holds)
 
     def _holds(self, fact: Fact, values: list[Any]) -> bool:

@@ -310,7 +310,7 @@ _READERS: dict[str, Any] = {
     "instance of": lambda *parts: IsA(_read_class(*parts)),
     "function": _read_function,
     "cached": _read_cached,
-    "remembered": lambda names, early, *parts: Remembered(_read_cached(*parts), tuple(names), early),
+    "remembered": lambda names, early, *parts: Remembered(_read_cached(*parts), tuple(names), early, True),
     "builtin": _read_builtin,
     "method of class": _read_class_method,
     "entry": _read_entry,

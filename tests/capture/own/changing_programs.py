@@ -158,6 +158,10 @@ class Output(OrderedDict):
 def remembered(n, k=1):
     noted.append(("asked", n, k))
     return n * 2 + k + REAL
+@functools.lru_cache(1)
+def small(n):
+    noted.append(("small", n))
+    return n + 1
 class Logger:
     @functools.lru_cache(None)
     def once(self, text): noted.append(text)
@@ -420,6 +424,11 @@ thing.made = Output(first=x)
 x = x * remembered(2)
 x = x * remembered(NUMBER)
 x = x * remembered(2, k=a)
+x = x * small(2) + small(3)
+x = x * small(NUMBER)
+x = x * (2 if isinstance(hooked, (Countable, Thing)) else 3)
+x = x * len(str(inspect.signature(helper).return_annotation))
+x = x * sum(v for v in (noted.append(v) or v for v in (1, REAL, 2)))
 logger.once("text")
 logger.once(TEXT)
 x = x + torch.finfo(torch.get_default_dtype()).eps
@@ -482,6 +491,9 @@ w.Registry.__contains__ = lambda self, key: False
 w.Registry.__missing__ = lambda self, key: {}
 w.Registry.__len__ = lambda self: 0
 w.remembered.cache_clear()
+w.small.cache_clear()
+w.helper.__annotations__["return"] = r.choice(("a", "bbb"))
+w.Countable.register(w.Hooked)
 w.remembered = w.functools.lru_cache(lambda n, k=2: n - k)
 w.remembered = lambda n, k=2: n + k
 w.Logger.once.cache_clear()

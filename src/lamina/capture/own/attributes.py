@@ -73,7 +73,7 @@ def _users_getter(value: Any, kind: type, name: str, plainly: bool = False) -> C
     if type(hook) is FunctionType:
         return lambda interpret: interpret(hook, value, name)
     found = _entry(kind, name)
-    if isinstance(value, type) and not _is_data(found):
+    if issubclass(kind, type) and not _is_data(found):
         held = next((vars(base)[name] for base in _order(value) if name in vars(base)), MISSING)
         get = _python_method(held, "__get__")
         if get is not None or held is not MISSING:

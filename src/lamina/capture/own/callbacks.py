@@ -178,7 +178,7 @@ def _itself(value: Any, names: frozenset[str]) -> bool:
         return False
     if kind in (map, filter, zip, enumerate, GeneratorType):
         return False
-    if isinstance(value, type):
+    if issubclass(type(value), type):
         return kind not in _CLASSES
     if _is_of_python(kind):
         return _has_special_methods(kind, names)
@@ -225,7 +225,7 @@ def _has_code(value: Any, names: frozenset[str] | None) -> bool:
     kind = type(value)
     if kind is GeneratorType:
         return not (is_generator_of_machine(value) or value.gi_code.co_filename.startswith(_OURS))
-    if isinstance(value, type):
+    if issubclass(type(value), type):
         return kind not in _CLASSES
     if not _is_of_python(kind):
         return not kind.__module__.startswith(_LIBRARIES)

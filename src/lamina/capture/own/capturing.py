@@ -304,7 +304,7 @@ def reads_plainly(function: Any) -> bool:
     if type(function) is not MethodWrapperType or function.__name__ != "__getattribute__":
         return False
     kind = type(function.__self__)
-    known = kind in _KNOWN_CLASSES or isinstance(function.__self__, type)
+    known = kind in _KNOWN_CLASSES or issubclass(kind, type)
     return function.__objclass__ in _PLAIN and bool(kind.__flags__ & MADE_BY_PYTHON) and not known
 
 

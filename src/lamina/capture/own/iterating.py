@@ -107,7 +107,7 @@ def consumable(world: _World, iterable: Any) -> bool:
     if is_lazy(iterable):
         return True
     kind = type(iterable)
-    if not kind.__flags__ & MADE_BY_PYTHON or isinstance(iterable, type):
+    if not kind.__flags__ & MADE_BY_PYTHON or issubclass(kind, type):
         return False
     if any(world.looked_up(kind, name) is not MISSING for name in ("__len__", "__length_hint__")):
         return False  # which a native function asks as well
@@ -123,7 +123,7 @@ def iterators(world: _Operating, function: Any, args: tuple[Any, ...]) -> tuple[
 
 def _iterates_by_code(world: _Operating, value: Any) -> bool:
     kind = type(value)
-    if not kind.__flags__ & MADE_BY_PYTHON or isinstance(value, (type, torch.Tensor)):
+    if not kind.__flags__ & MADE_BY_PYTHON or issubclass(kind, (type, torch.Tensor)):
         return False
     return type(world.looked_up(kind, "__iter__")) is FunctionType
 

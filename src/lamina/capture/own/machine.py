@@ -142,7 +142,7 @@ class Machine:
             inner = self.world.attribute(function, "__func__")
             if type(inner) is FunctionType:
                 return inner, (self.world.attribute(function, "__self__"), *args)
-        elif kind.__flags__ & MADE_BY_PYTHON and kind is not FunctionType and not isinstance(function, type):
+        elif kind.__flags__ & MADE_BY_PYTHON and kind is not FunctionType and not issubclass(kind, type):
             call = self.world.looked_up(kind, "__call__")
             if type(call) is FunctionType:
                 return call, (function, *args)

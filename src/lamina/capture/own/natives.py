@@ -141,7 +141,7 @@ def _is_of_base(function: Any) -> bool:
     """Whether a method of an object of a subclass of ``dict`` is the dictionary's, and asks for no other."""
     name, owner = function.__name__, function.__self__
     kind = type(owner)
-    if kind.__flags__ & MADE_BY_PYTHON and isinstance(owner, dict):
+    if kind.__flags__ & MADE_BY_PYTHON and issubclass(kind, dict):
         if name == "__init__":
             return type(function) is MethodWrapperType and function.__objclass__ in (dict, OrderedDict)
         return name in _OF_BASES and not hasattr(kind, "__missing__")

@@ -32,19 +32,19 @@ def tensors(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def flat(value: Any) -> Iterable[torch.Tensor]:
     """All tensors in ``value``, in order."""
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         yield value
-    elif isinstance(value, (tuple, list)):
+    elif issubclass(type(value), (tuple, list)):
         for part in value:
             yield from flat(part)
-    elif isinstance(value, dict):
+    elif issubclass(type(value), dict):
         for part in value.values():
             yield from flat(part)
 
 
 def tensors_only(value: Any) -> bool:
     """Whether ``value`` is a tensor, or a sequence of tensors."""
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         return True
     return isinstance(value, (tuple, list)) and bool(value) and all(tensors_only(part) for part in value)
 
@@ -53,7 +53,7 @@ def frozen(value: Any, numbers: dict[Any, int]) -> Any:
     """The arguments of a node, or of a call, as a key."""
     if isinstance(value, Node):
         return "node", numbers[value]
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         return "tensor", numbers[id(value)]
     if isinstance(value, (tuple, list)):
         return (type(value).__name__, *(frozen(part, numbers) for part in value))

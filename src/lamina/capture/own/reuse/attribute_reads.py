@@ -90,7 +90,7 @@ class Attributes:
             return self._of_tensor(value, name)
         if kind is ModuleType:
             return self._of_module(value, name)
-        if isinstance(value, type):
+        if issubclass(kind, type):
             return self._of_class(value, name)
         if kind is super:
             return self._of_super(value, name)
@@ -271,7 +271,7 @@ class Attributes:
         trace = self.trace
         if trace.class_entry(type(value), "__class__") is not vars(object)["__class__"]:
             trace.end("a class has a __class__ of its own")
-        return trace.fixed(value.__class__)
+        return trace.fixed(type(value))
 
     def plainly(self, value: Any, name: str) -> Any:
         """``object.__getattribute__(value, name)`` of an object of a class of Python's."""
@@ -303,6 +303,13 @@ class Attributes:
             return object.__getattribute__(value, name) if place is None else trace.attribute_of(value, name)
         found = object.__getattribute__(value, name)
         return trace.enter(found, trace.facts.place("computed", None, (object.__getattribute__, place, name)))
+
+    def has_reader(self, value: Any) -> bool:
+        """Whether the class of ``value`` has a ``__getattribute__`` of the user's."""
+        kind = type(value)
+        if not kind.__flags__ & MADE_BY_PYTHON or kind in _OF_TENSORS or issubclass(kind, type):
+            return False
+        return type(self.trace.class_entry(kind, "__getattribute__")) is FunctionType
 
     def has(self, found: Any, *names: str) -> bool:
         """Whether the class of ``found`` has one of the methods that make it a descriptor."""

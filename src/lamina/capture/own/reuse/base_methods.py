@@ -29,7 +29,7 @@ class BaseMethods:
         if type(function) not in (BuiltinFunctionType, MethodWrapperType):
             return False
         owner = function.__self__
-        return isinstance(owner, dict) and self._is_of_subclass(type(owner))
+        return self._is_of_subclass(type(owner))
 
     def _is_of_subclass(self, kind: type) -> bool:
         return bool(kind.__flags__ & MADE_BY_PYTHON) and issubclass(kind, dict)
@@ -49,16 +49,17 @@ class BaseMethods:
         place = trace.place_of(owner)
         if place is None and not trace.is_made(owner):
             return MISSING
-        if name in _ITEMS and args and is_settled(args[0]) and not hasattr(type(owner), "__missing__"):
-            return self._item(owner, name, args)
+        if name in _ITEMS and args and is_settled(args[0]):
+            missing = trace.class_entry(type(owner), "__missing__") if name == "__getitem__" else MISSING
+            return self._item(owner, name, args) if missing is MISSING else MISSING
         if name == "__setitem__" and len(args) == 2 and is_settled(args[0]):
-            of = OrderedDict if isinstance(owner, OrderedDict) else dict
+            of = OrderedDict if issubclass(type(owner), OrderedDict) else dict
             if place is not None:
                 trace.effect(of.__setitem__, owner, args, owner, args[0])
             of.__setitem__(owner, *args)
             return None
         if place is None and name in _WHOLE and not args:
-            return getattr(OrderedDict if isinstance(owner, OrderedDict) else dict, name)(owner)
+            return getattr(OrderedDict if issubclass(type(owner), OrderedDict) else dict, name)(owner)
         return MISSING
 
     def _item(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:

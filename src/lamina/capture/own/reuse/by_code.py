@@ -31,7 +31,7 @@ _IN_PLACE: dict[Callable[..., Any], str] = {
 
 def has_code(value: Any) -> bool:
     """Whether the class of ``value`` may have methods of the user's; tensors are asked as torch does."""
-    return bool(type(value).__flags__ & MADE_BY_PYTHON) and not isinstance(value, torch.Tensor)
+    return bool(type(value).__flags__ & MADE_BY_PYTHON) and not issubclass(type(value), torch.Tensor)
 
 
 class ByCode:
@@ -57,7 +57,7 @@ class ByCode:
         """The user's method that a write to an object comes to, or the dictionary's; None for other writes."""
         target, interpret = operands[0], self.interpret
         kind = type(target)
-        if not kind.__flags__ & MADE_BY_PYTHON or isinstance(target, (type, torch.Tensor)):
+        if not kind.__flags__ & MADE_BY_PYTHON or issubclass(kind, (type, torch.Tensor)):
             return None
         if self.trace.place_of(target) is None and not self.trace.is_made(target):
             return None
@@ -113,6 +113,7 @@ class ByCode:
         self.enters(function_of)
         for name in ("__wrapped__", "__signature__", "__text_signature__"):
             trace.dict_item(trace.attribute_of(function_of, "__dict__"), name)
+        trace.opened(trace.attribute_of(function_of, "__annotations__"))
         return trace.remember(inspect.signature(function))
 
     def set_plainly(self, function: Any, name: str, value: Any) -> Any:

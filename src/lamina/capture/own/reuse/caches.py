@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from lamina.capture.own.reuse.facts import is_settled
+from lamina.capture.own.reuse.driver import state_of_torch
+from lamina.capture.own.reuse.facts import Place, is_settled
+from lamina.capture.own.reuse.holding import holds, values_of
 from lamina.capture.own.reuse.kinds import Remembered
 from lamina.capture.own.reuse.trace import DICTS, Trace
 
@@ -41,26 +43,43 @@ class Caches:
         names = ("__hash__", "__eq__")
         return all(self.trace.class_entry(kind, name) is vars(object)[name] for name in names)
 
-    def remembered(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ask: Callable[[], Any]) -> Any:
-        """What such a function gives, which a later call asks for before it does anything."""
+    def remembered(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], unrecorded: Callable[..., Any]
+    ) -> Any:
+        """What such a function gives, which a later call asks for before it does anything.
+
+        One that was seen to compute, and to change nothing that was read before, may do so in another process.
+        ``unrecorded`` calls a function with positional and named arguments while nothing is recorded.
+        """
         trace = self.trace
         place = trace.place_of(function)
         misses = function.cache_info().misses
         try:
-            found = ask()
+            found = unrecorded(function, args, kwargs)
         except BaseException:
             trace.end("a function with a cache raises, which it does not remember")
             raise
-        if function.cache_info().misses != misses and (trace.effects or trace.learning.spoils is not None):
+        computed = function.cache_info().misses != misses
+        if computed and (trace.effects or trace.learning.spoils is not None):
             trace.end("a function computes what it has not remembered after something was written to")
+        elif computed and (trace.varying or not unrecorded(self._still_holds, (), {})):
+            trace.end("a function that remembers what it gave changes what was read before")
         if place is None or trace.ended is not None:
             return found
-        early = not trace.effects and trace.learning.spoils is None
+        early = computed and state_of_torch() == trace.state
         trace.note("is", (place,), function)
         given = tuple(value if is_settled(value) else trace.place_of(value) for value in (*args, *kwargs.values()))
         key = id(function), tuple(kwargs), early
         asked = self._caches.setdefault(key, Remembered(function, tuple(kwargs), early))
         return trace.enter(found, trace.facts.place("computed", None, (asked, *given)))
+
+    def _still_holds(self) -> bool:
+        """Whether what the call has read is there as it was, but for the state of torch."""
+        rows = [row for row in self.trace.facts.rows if isinstance(row, Place) or row.kind != "state"]
+        try:
+            return isinstance(values_of(rows, *self.trace.given, holds), dict)
+        except Exception:
+            return False
 
 
 def _may_hold_a_tensor(value: Any) -> bool:

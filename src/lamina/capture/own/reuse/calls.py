@@ -247,9 +247,50 @@ class Calls:
         kinds = wanted if type(wanted) is tuple else (wanted,)
         if not all(isinstance(kind, type) for kind in kinds):
             return MISSING
+        if self.attributes.has_reader(value):
+            return self._is_by_reader(value, kinds)
         for kind in kinds:
             self._instance_facts(value, kind)
         return MISSING if self.trace.ended is not None else isinstance(value, kinds)
+
+    def _is_by_reader(self, value: Any, kinds: tuple[type, ...]) -> bool:
+        """``isinstance`` of an object whose class finds attributes in a way of its own, which is asked for the class.
+
+        It is as often as Python asks it: once for each of ``kinds`` that is not decided without.
+        """
+        trace, of = self.trace, type(value)
+        trace.class_entry(of, "__class__")
+        for kind in kinds:
+            meta = type(kind)
+            abstract = trace.class_entry(meta, "__instancecheck__") is not type.__instancecheck__
+            if of is kind or (not abstract and kind in of.__mro__):
+                return True
+            if abstract and (meta is not ABCMeta or not self._is_plainly_abstract(kind)):
+                trace.end(f"whether something is a {kind.__qualname__} is asked of its metaclass")
+                return isinstance(value, kinds[kinds.index(kind) :])
+            try:
+                told = self.attributes.read(value, "__class__")
+            except AttributeError:
+                if abstract:
+                    raise
+                continue
+            if abstract and told is not of:
+                trace.end("an object tells another class than it has")
+                if issubclass(told, kind):
+                    return True
+            if abstract:
+                note_kind(trace, value, kind)
+            elif isinstance(told, type):
+                trace.class_entry(told, "__class__")
+            if issubclass(of, kind) if abstract else isinstance(told, type) and kind in told.__mro__:
+                return True
+        return False
+
+    def _is_plainly_abstract(self, kind: type) -> bool:
+        """Whether an abstract class tells by its registry, or as Python's own do, which classes count as it."""
+        return kind.__module__ in ("collections.abc", "numbers") or (
+            self.trace.class_entry(kind, "__subclasshook__") is vars(object)["__subclasshook__"]
+        )
 
     def _instance_facts(self, value: Any, kind: type) -> None:
         """Note what decides whether ``value`` is an instance of ``kind``."""
@@ -268,10 +309,7 @@ class Calls:
                 trace.end("it is asked which class a tensor has")
         elif trace.class_entry(meta, "__instancecheck__") is not type.__instancecheck__:
             place = trace.place_of(value)
-            plain = meta is ABCMeta and (
-                kind.__module__ in ("collections.abc", "numbers")
-                or trace.class_entry(kind, "__subclasshook__") is vars(object)["__subclasshook__"]
-            )
+            plain = meta is ABCMeta and self._is_plainly_abstract(kind)
             if (place is None or trace.effects) and plain and type(value) is not Pending:
                 note_kind(trace, value, kind)
             elif place is None or trace.effects or not plain:

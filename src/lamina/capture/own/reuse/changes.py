@@ -67,7 +67,7 @@ class Changes:
     def is_attribute_noted(self, target: Any, name: str, value: Any, plainly: bool = False) -> bool:
         """Whether ``target.name = value`` is, or ``plainly`` what ``object.__setattr__`` does."""
         trace, kind = self.trace, type(target)
-        if not (kind.__flags__ & MADE_BY_PYTHON or kind is SimpleNamespace) or isinstance(target, (type, torch.Tensor)):
+        if not (kind.__flags__ & MADE_BY_PYTHON or kind is SimpleNamespace) or issubclass(kind, (type, torch.Tensor)):
             return False
         place = trace.place_of(target)
         if place is None and not trace.is_made(target):

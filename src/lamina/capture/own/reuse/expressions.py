@@ -142,7 +142,7 @@ class Path:
 
     def _dictionary(self, value: Any, name: str) -> str:
         """An object of a subclass of ``dict``, whose own methods do not run."""
-        of, kind = OrderedDict if isinstance(value, OrderedDict) else dict, type(value)
+        of, kind = OrderedDict if issubclass(type(value), OrderedDict) else dict, type(value)
         self._making.append(f"{name} = {self.names.object(dict.__new__)}({self.names.object(kind)})")
         self._built[id(value)] = value, name
         put = self.names.object(of.__setitem__)

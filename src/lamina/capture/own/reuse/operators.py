@@ -144,7 +144,7 @@ class Operators:
         if kind in (list, tuple, set, *DICTS):
             trace.length(value)
             return MISSING
-        if kind.__flags__ & MADE_BY_PYTHON and not isinstance(value, type):
+        if kind.__flags__ & MADE_BY_PYTHON and not issubclass(kind, type):
             for name in ("__bool__", "__len__"):
                 found = trace.class_entry(kind, name)
                 if type(found) is FunctionType and self.enters(found):

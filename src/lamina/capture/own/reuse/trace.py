@@ -60,6 +60,7 @@ class Trace:
         self.containers: dict[int, Any] = {}
         self.looked: dict[tuple[int, str], Any] = {}
         self.views: dict[type, Any] = {}
+        self.given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
         self._entered: set[int] = set()
 
     def end(self, why: str) -> None:
@@ -71,11 +72,13 @@ class Trace:
             self.known.clear()
             self.made.clear()
             self.containers.clear()
+            self.given = (), {}
 
     def begin(
         self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Note what the call is given; gives it with copies of what varies."""
+        self.given = args, kwargs
         self.fixed(target)
         self.note("state", (), self.state)
         self.note("arguments", (), (len(args), tuple(kwargs)))
@@ -84,6 +87,7 @@ class Trace:
 
     def finish(self, state: tuple[Any, ...]) -> None:
         """The call has returned in a ``state`` of torch; note what its writes rest on."""
+        self.given = (), {}
         if state != self.state:
             self.end("the call leaves another state of torch than it found")
         for changed in list(self.containers.values()):
@@ -138,7 +142,7 @@ class Trace:
 
     def _entered_anew(self, value: Any, place: Place) -> None:
         kind = type(value)
-        if isinstance(value, type) or kind is ModuleType or _is_fixed(value):
+        if issubclass(kind, type) or kind is ModuleType or _is_fixed(value):
             self.note("is", (place,), value)
             self.known[id(value)] = value, place
             self._note_class(value, place)
@@ -275,4 +279,4 @@ def _is_fixed(value: Any) -> bool:
     """Whether ``value`` is a function of C's, or an entry of a class of C's, which cannot change."""
     if type(value) is BuiltinFunctionType:
         return value.__self__ is None or isinstance(value.__self__, (ModuleType, type))
-    return isinstance(value, _FIXED)
+    return issubclass(type(value), _FIXED)

@@ -154,7 +154,7 @@ class TracingWorld:
         elif id(function) in CONSUMERS and len(args) == 1 and not kwargs and self.by_code.is_made_generator(args[0]):
             if function is all or function is any:
                 return self.by_code.asked_one_by_one(self.operate, function is any, args[0])
-            args = args if id(function) in KEEPING else (_drawn(args[0]),)
+            args = args if id(function) in KEEPING else (_drawn(function, args[0]),)
         found = self.numbers.called(caller, function, args, kwargs)
         if found is MISSING and self.trace.ended is None:
             found = self._called(function, args, kwargs)
@@ -192,8 +192,7 @@ class TracingWorld:
         if type(of) is CACHED:
             given = args if of is function else (function.__self__, *args)
             if self.caches.remembers(of, given, kwargs):
-                ask = partial(unrecorded, self.base.recorder, of, given, kwargs)
-                return self.caches.remembered(of, given, kwargs, ask)
+                return self.caches.remembered(of, given, kwargs, partial(unrecorded, self.base.recorder))
         if reads_plainly(function) and len(args) == 1 and type(args[0]) is str and not kwargs:
             return self.attributes.plainly(function.__self__, args[0])
         module = None if kwargs else module_to_initialise(function, args)
@@ -241,11 +240,27 @@ class TracingWorld:
         return id(function) in seen_by_modes()
 
 
-def _drawn(generator: Any) -> Any:
-    """The values of a generator: as a list, if a native function that takes them runs nothing of the program's."""
+def _drawn(function: Any, generator: Any) -> Any:
+    """The values of a generator: as a list, if a native ``function`` takes them all and runs nothing of the program's.
+
+    Where it may raise before it has taken all, which it does for values that it cannot compare or hash, they are drawn
+    as it takes them.
+    """
     values: list[Any] = []
     for value in generator:
         values.append(value)
-        if not (is_settled(value) or type(value) in (Pending, *TENSORS)):
+        tensors = type(value) in (Pending, *TENSORS)
+        if not (is_settled(value) or tensors):
+            return chain(values, generator)
+        if function is not sorted and not tensors and not _is_taken(function, values):
             return chain(values, generator)
     return values
+
+
+def _is_taken(function: Any, values: list[Any]) -> bool:
+    """Whether a builtin goes on after the last of ``values``."""
+    if function is set or function is frozenset:
+        return type(values[-1]) is not tuple and type(values[-1]) is not slice
+    numbers = (int, float, bool)
+    kinds = {type(values[0]), type(values[-1])}
+    return kinds <= {*numbers, complex} if function is sum else kinds <= {*numbers} or kinds == {str}
