@@ -80,7 +80,8 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     ),
     "annotations": (ANNOTATED, "annotated.__annotations__['return'] = 'bbb'", "annotated.__annotations__ = {}"),
     "values that are not compared": (
-        DRAWN + "def program(x):\n    try: return x * max(values(1, 'a', 3))\n    except TypeError: return x - 1", "pass",
+        DRAWN + "def program(x):\n    try: return x * max(values(1, 'a', 3))\n    except TypeError: return x - 1",
+        "pass",
     ),
     "values that are not added": (
         DRAWN + "def program(x):\n    try: return x * sum(v for v in values(1, None, 3))\n"
