@@ -257,6 +257,12 @@ def test_what_a_cache_has_forgotten_is_asked_for_where_eager_asks() -> None:
         assert wanted == NOTED
 
 
+def test_a_function_with_a_cache_is_not_asked_by_a_version_that_is_for_another_number() -> None:
+    """Which was found by the random programs, with seed 95057."""
+    for machine in MACHINES.values():
+        assert not difference(95057, machine, protocols).told
+
+
 class Held:
     """Objects that never change, in attributes that do."""
 

@@ -357,7 +357,8 @@ _OF_ANY = (object.__getattribute__, dict.__getitem__, dict.__contains__, issubcl
 def _computer(place: Place) -> Callable[..., Any]:
     """What gives the value of a place of those of its operands."""
     function, *operands = place.key
-    of_any = type(function) is Remembered or any(function is one for one in _OF_ANY)
+    function = function.recalled if type(function) is Remembered else function
+    of_any = getattr(function, "__func__", None) is Remembered.recalled or any(function is one for one in _OF_ANY)
 
     def compute(*found: Any) -> Any:
         if not of_any and not _NUMBERS.issuperset(

@@ -38,6 +38,14 @@ class Remembered:
         self._cache, self._mark = _cache_of(function)
         self._asked: set[Any] = set()
 
+    def recalled(self, *args: Any) -> Any:
+        """The same, and ``LookupError`` too where it might have to compute that: what stands before it may not hold."""
+        early, self.early = self.early, False
+        try:
+            return self(*args)
+        finally:
+            self.early = early
+
     def __call__(self, *args: Any) -> Any:
         count = len(args) - len(self.names)
         given, named = args[:count], dict(zip(self.names, args[count:], strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ from lamina.capture.own.reuse.conditions import Names, OwnConditions
 from lamina.capture.own.reuse.differences import failed_fact
 from lamina.capture.own.reuse.driver import Driver, Miss, Run, cannot_tell, state_of_torch
 from lamina.capture.own.reuse.expressions import Unbuildable
-from lamina.capture.own.reuse.facts import Fact, constant_key
+from lamina.capture.own.reuse.facts import Fact, Place, constant_key
 from lamina.capture.own.reuse.holding import holds, values_of
+from lamina.capture.own.reuse.kinds import Remembered
 from lamina.capture.own.reuse.learning import NUMBERS
 from lamina.capture.own.reuse.trace import Trace, tensor_look
 from lamina.capture.own.torch_private import SET_GRAD
@@ -144,7 +146,7 @@ class Versions:
         if fact is not None:
             if fact.kind == "constant" and type(fact.value) in NUMBERS:
                 with contextlib.suppress(Exception):
-                    values_of(driver.facts.rows, args, kwargs, self._holds_but_for_numbers)
+                    values_of([*takewhile(_runs_nothing, driver.facts.rows)], args, kwargs, self._holds_but_for_numbers)
             with contextlib.suppress(Exception):
                 self.missed = failed_fact(fact, args, kwargs, self.names)
 
@@ -234,3 +236,8 @@ class Versions:
         if name not in self._noted and len(self._noted) < _MOST:
             self._noted.add(name)
             self.record.note("", "capture", decision)
+
+
+def _runs_nothing(row: Place | Fact) -> bool:
+    """Whether a place is found without a function of the user's, which is not asked unless all before it holds."""
+    return not (isinstance(row, Place) and row.how == "computed" and type(row.key[0]) is Remembered)
