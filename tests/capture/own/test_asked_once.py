@@ -78,6 +78,23 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
         "@lru_cache\ndef f(n): log.append(type(n)); return n\nK = 1.0\ndef program(x): return x.long() * f(K)",
         "K = True", "K = 1", "f.cache_clear()", "K = 1.0", "f.cache_clear(); K = True",
     ),
+    "a cache that forgets": (
+        "@lru_cache(2)\ndef f(a, k=1): log.append((a, k)); return a * k\ndef program(x): return x * f(2, k=3) + f(a=1)",
+        "f(5)", "f(6); f(7)", "f.cache_clear()",
+    ),
+    "a cache of numbers that equal nothing": (
+        "@lru_cache\ndef f(a): log.append(a); return 2\nN = float('nan')\ndef program(x): return x * f(N)",
+        "pass", "N = float('nan')", "N = 1.0", "N = -0.0",
+    ),
+    "a way to find members": (
+        "import enum\nclass Kind(enum.Enum): A = 1; B = 2\ndef program(x): return x * Kind(1).value",
+        "Kind.__new__ = lambda kind, value: Kind.B", "pass",
+    ),
+    "a write to what has no dictionary": (
+        "class Slotted: __slots__ = ('k',)\nslotted = Slotted(); slotted.k = 2\ndef program(x):\n"
+        "    try: slotted.k = torch.ones(3)\n    except AttributeError as error: log.append(str(error))\n"
+        "    return x * slotted.k", "Slotted.k = 7", "pass",
+    ),
     "annotations": (ANNOTATED, "annotated.__annotations__['return'] = 'bbb'", "annotated.__annotations__ = {}"),
     "values that are not compared": (
         DRAWN + "def program(x):\n    try: return x * max(values(1, 'a', 3))\n    except TypeError: return x - 1",

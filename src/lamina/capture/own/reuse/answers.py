@@ -21,8 +21,9 @@ def member_of(trace: Trace, function: Any, *args: Any) -> Any:
     """A member of an enumeration, by its value; ``MISSING`` if that is not known."""
     if trace.place_of(function) is None or len(args) != 1 or not is_member(function, args[0]):
         return MISSING
-    trace.class_entry(function, "__new__")
-    trace.class_entry(type(function), "__call__")
+    for made_by in (trace.class_entry(function, "__new__"), trace.class_entry(type(function), "__call__")):
+        if (place := trace.place_of(made_by)) is not None:
+            trace.note("is", (place,), made_by)
     if type(args[0]) is function:
         return args[0]
     found = trace.dict_item(trace.class_entry(function, "_value2member_map_"), args[0])

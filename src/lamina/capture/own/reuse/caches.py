@@ -31,7 +31,11 @@ class Caches:
         trace, given = self.trace, (*args, *kwargs.values())
         if trace.ended is not None or trace.place_of(function) is None or trace.learning.learnt_in(given):
             return False
+        if function.cache_info().maxsize == 0:  # it remembers nothing
+            return False
         if any(_may_hold_a_tensor(operand) for effect in trace.effects for operand in effect.operands):
+            return False
+        if any(type(value) is float and value != value for value in given):  # which a key is by its identity
             return False
         return all(is_settled(value) or self._is_told_by_itself(value) for value in given)
 
@@ -64,6 +68,8 @@ class Caches:
             trace.end("a function computes what it has not remembered after something was written to")
         elif computed and (trace.varying or not unrecorded(self._still_holds, (), {})):
             trace.end("a function that remembers what it gave changes what was read before")
+        elif computed:
+            unrecorded(function, args, kwargs)  # the one used last again, as others were asked
         if place is None or trace.ended is not None:
             return found
         early = computed and state_of_torch() == trace.state

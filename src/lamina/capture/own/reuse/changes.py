@@ -70,7 +70,7 @@ class Changes:
         if not (kind.__flags__ & MADE_BY_PYTHON or kind is SimpleNamespace) or issubclass(kind, (type, torch.Tensor)):
             return False
         place = trace.place_of(target)
-        if place is None and not trace.is_made(target):
+        if (place is None and not trace.is_made(target)) or not kind.__dictoffset__:
             return False
         writer = object.__setattr__ if plainly else trace.class_entry(kind, "__setattr__")
         if writer is SET_MODULE_ATTRIBUTE and is_settled(value):
