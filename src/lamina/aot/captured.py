@@ -119,8 +119,8 @@ class Captured:
 
 
 def read_captured(gm: GraphModule, example_inputs: Sequence[Any], options: Options, notes: Notes) -> Captured:
-    """The graph as it is traced; where eager is to run it, that is noted."""
-    gm = with_contiguous_operands(gm)
+    """The graph as it is traced; where eager is to run it, as it was given, that is noted."""
+    given, gm = gm, with_contiguous_operands(gm)
     plain = with_numbers_as_data(without_identities(gm))
     once = distinct(plain)
     graph = plain if once is None else once.gm
@@ -133,7 +133,7 @@ def read_captured(gm: GraphModule, example_inputs: Sequence[Any], options: Optio
     if limit is not None:
         notes.refuse(limit)
     return Captured(
-        gm,
+        gm if limit is None else given,
         tuple(example_inputs),
         once,
         replayed,

@@ -8,7 +8,7 @@ result is traced again, because its layout, and whether it is a view, may be oth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,7 @@ def with_contiguous_operands(gm: GraphModule) -> GraphModule:
     It is ``gm`` where their results are written to, where a call switches a state of torch, and where what depends on
     them cannot be traced again: a view that is none of the true layout, a size that only data tells.
     """
-    chosen = {node: found for node in gm.graph.nodes if (found := _deciding(node)) is not None}
+    chosen = [node for node in gm.graph.nodes if _deciding(node) is not None]
     if not chosen or any(switches_state(node.target) for node in gm.graph.nodes):
         return gm
     dependent = _dependent(gm, chosen)
@@ -47,7 +47,7 @@ def with_contiguous_operands(gm: GraphModule) -> GraphModule:
     graph = Graph()
     writes: dict[Node, Callable[[Graph, Made], Any]] = {}
     for node in dependent:
-        writes[node] = partial(_again, node, chosen.get(node))
+        writes[node] = partial(_again, node)
     try:
         copy_nodes(graph, gm.graph.nodes, writes=writes)
     except _NotTracedAgain:
@@ -71,7 +71,7 @@ def _deciding(node: Node) -> _Operand | None:
     return (operand, torch.contiguous_format) if example(operand).layout is torch.strided else None
 
 
-def _dependent(gm: GraphModule, chosen: dict[Node, _Operand]) -> list[Node]:
+def _dependent(gm: GraphModule, chosen: Sequence[Node]) -> list[Node]:
     """The calls of ``chosen``, and all that depends on their results."""
     found: dict[Node, None] = {}
     for node in gm.graph.nodes:
@@ -80,19 +80,19 @@ def _dependent(gm: GraphModule, chosen: dict[Node, _Operand]) -> list[Node]:
     return list(found)
 
 
-def _again(node: Node, changed: _Operand | None, graph: Graph, made: Made) -> Node:
-    """The call with an operand ``changed``, if it is one of those, and with the value that tracing has for it now."""
+def _again(node: Node, graph: Graph, made: Made) -> Node:
+    """The call with the operands that it needs, which the calls before tell, and the value that tracing has for it."""
     if not tensors(node) or (node.op == "call_function" and not is_torch_function(node.target)):
         raise _NotTracedAgain
-    given = dict(made)
-    if changed is not None:
-        operand, wanted = changed
-        copy = graph.call_method("clone", (made[operand],), {"memory_format": wanted})  # also along axes of one element
-        copy.meta = {**node.meta, "example_value": _value(copy, example(operand).requires_grad)}
-        given[operand] = copy
-    args, kwargs = map_arg((node.args, node.kwargs), given.__getitem__)
+    args, kwargs = map_arg((node.args, node.kwargs), made.__getitem__)
     new = graph.create_node(node.op, node.target, args, kwargs)
     new.meta = dict(node.meta)
+    if (deciding := _deciding(new)) is not None:
+        operand, wanted = deciding
+        with graph.inserting_before(new):  # also along axes of one element
+            copy = graph.call_method("clone", (operand,), {"memory_format": wanted})
+        copy.meta = {**node.meta, "example_value": _value(copy, example(operand).requires_grad)}
+        new.replace_input_with(operand, copy)
     new.meta["example_value"] = _value(new, any(one.requires_grad for one in tensors(node)))
     return new
 

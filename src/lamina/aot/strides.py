@@ -79,7 +79,7 @@ def format_of_result(node: Node) -> tuple[Node, torch.memory_format] | None:
     others = [example(one) for one in node.all_input_nodes if one is not operand]
     formats = _formats(image) if all(contiguous(one) for one in others if isinstance(one, torch.Tensor)) else []
     found = next((one for one in formats if contiguous(image, one)), None) or suggested_format(image)
-    return None if _same_throughout(image, found) else (operand, found)
+    return None if contiguous(image, found) and _same_throughout(image, found) else (operand, found)
 
 
 def _is_of_another_layout(node: Node) -> bool:
