@@ -567,7 +567,7 @@ recipe(in_place, "in_place", 6, 43)
 @pytest.fixture(scope="module", params=ISAS)
 def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     target = Target.of(request.param, 2)
-    ours = (item for item in request.session.items if getattr(item, "originalname", "") == test_nest.__name__)
+    ours = (item for item in request.session.items if getattr(item, "function", None) is test_nest)
     asked = {item.callspec.params["name"] for item in ours if item.callspec.params["kernels"] == request.param}
     made = {name: RECIPES[name](f"k_{name}", target) for name in sorted(asked)}
     folder = Path(tmp_path_factory.mktemp(request.param))
