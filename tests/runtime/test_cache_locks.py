@@ -110,6 +110,33 @@ def test_a_signal_ends_compilers_and_removes_their_folders(
     await_that(lambda: not list(temporary.glob("*lamina*")))  # by a process that outlives the one that was ended
 
 
+def test_an_interrupt_that_does_not_wake_the_waiting_thread_is_seen() -> None:
+    """As one that comes between its last look at signals and its sleep; here another thread is given it."""
+    program = (
+        "import os, signal, time\n"
+        "from lamina.runtime.pool import Later, Pool\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "ended = []\n"
+        "def work(running):\n"
+        "    time.sleep(0.2)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    for _ in range(600):\n"
+        "        running.check()\n"
+        "        time.sleep(0.1)\n"
+        "    ended.append(True)\n"
+        "pool = Pool(1, 'test')\n"
+        "later = Later(lambda: pool, work)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\n"
+        "try:\n"
+        "    later.result()\n"
+        "except KeyboardInterrupt:\n"
+        "    os._exit(2 if ended else 0)\n"
+        "os._exit(1)\n"
+    )
+    done = subprocess.run([*python(), "-c", program], check=False)
+    assert done.returncode == 0
+
+
 def test_a_compiler_that_its_parent_had_no_time_to_tell_of_ends_too(tmp_path: Path) -> None:
     program = (
         "import os, subprocess, sys; from lamina.runtime.workspace import Workspace\n"

@@ -15,6 +15,10 @@ from lamina.runtime.compilation import Running, Stopped
 __all__ = ["Later", "Pool"]
 
 _T = TypeVar("_T")
+_LOOK = 0.1
+"""Seconds after which who waits wakes up. Only then does Python run the handler of a signal that came just before the
+main thread began to wait: without an end to the wait, an interrupt was lost until the compilers had ended.
+"""
 
 
 class Pool:
@@ -101,8 +105,8 @@ class Later(Generic[_T]):
                 self._begin()
                 continue
             try:
-                if attempt.ended is None:
-                    attempt.done.wait()
+                while attempt.ended is None:
+                    attempt.done.wait(_LOOK)
             except BaseException:
                 attempt.running.stop()
                 raise
