@@ -15,9 +15,9 @@ from lamina.runtime.clock import CLOCK, Clock
 from lamina.runtime.processes import start_process
 from lamina.runtime.workspace import Workspace, kill_group
 
-__all__ = ["Command", "Limit", "Outcome", "Running", "Stopped", "run_command", "run_commands"]
+__all__ = ["TICK_SECONDS", "Command", "Limit", "Outcome", "Running", "Stopped", "run_command", "run_commands"]
 
-_TICK_SECONDS = 0.5
+TICK_SECONDS = 0.5
 """Seconds between looks at time limits and interrupts while compilers run."""
 _MOST_SAID = 1 << 17
 """Bytes that are kept of the beginning of what a compiler says, and of the end."""
@@ -141,7 +141,7 @@ def run_commands(
             thread.start()
         while len(outcomes) < len(commands):
             with changed:
-                changed.wait_for(lambda: len(outcomes) == len(commands), _TICK_SECONDS)
+                changed.wait_for(lambda: len(outcomes) == len(commands), TICK_SECONDS)
             on_tick(len(outcomes))
     except BaseException:
         running.stop()
@@ -224,8 +224,8 @@ def _said(process: subprocess.Popen[bytes], limit: Limit) -> tuple[str, bool]:
             waiting.register(output, selectors.EVENT_READ)
             while not _has_ended(process):
                 if not waiting.get_map():
-                    CLOCK.sleep(_TICK_SECONDS / 50)
-                elif waiting.select(_TICK_SECONDS / 5) and not said.read(output):
+                    CLOCK.sleep(TICK_SECONDS / 50)
+                elif waiting.select(TICK_SECONDS / 5) and not said.read(output):
                     waiting.unregister(output)
                 if not late and limit.over():
                     late = True

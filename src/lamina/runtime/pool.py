@@ -10,15 +10,11 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from lamina.runtime.compilation import Running, Stopped
+from lamina.runtime.compilation import TICK_SECONDS, Running, Stopped
 
 __all__ = ["Later", "Pool"]
 
 _T = TypeVar("_T")
-_LOOK = 0.1
-"""Seconds after which who waits wakes up. Only then does Python run the handler of a signal that came just before the
-main thread began to wait: without an end to the wait, an interrupt was lost until the compilers had ended.
-"""
 
 
 class Pool:
@@ -106,7 +102,8 @@ class Later(Generic[_T]):
                 continue
             try:
                 while attempt.ended is None:
-                    attempt.done.wait(_LOOK)
+                    # Python runs the handler of a signal that came just before a wait at the end of that wait only.
+                    attempt.done.wait(TICK_SECONDS)
             except BaseException:
                 attempt.running.stop()
                 raise
