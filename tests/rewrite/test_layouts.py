@@ -240,7 +240,7 @@ def test_depthwise_convolutions_of_a_cpu_are_laid_out_once():
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_on_a_cpu_weights_count_and_dense_convolutions_are_turned_in_inference_only():
+def test_on_a_cpu_weights_count_and_dense_convolutions_are_turned_in_bfloat16_only():
     def twice(x, w):
         return (F.relu(F.conv2d(F.silu(F.conv2d(x, w, padding=1)), w, padding=1)) + 1,)
 
@@ -249,8 +249,9 @@ def test_on_a_cpu_weights_count_and_dense_convolutions_are_turned_in_inference_o
         return torch.autograd.grad(y.sum(), (w,))
 
     small, large = draw((4, 16, 32, 32), (16, 16, 3, 3)), draw((2, 64, 4, 4), (64, 64, 3, 3))
-    assert [note.taken for note in on_cpu(twice, *small)[2]] == [True]
-    assert not on_cpu(twice, *large)[2]
+    assert not on_cpu(twice, *small)[2]
+    assert [note.taken for note in on_cpu(twice, *(x.bfloat16() for x in small))[2]] == [True]
+    assert not on_cpu(twice, *(x.bfloat16() for x in large))[2]
     small[1].requires_grad_()
     assert not on_cpu(trained, *small)[2]
     halves = [x.detach().bfloat16().requires_grad_(x.requires_grad) for x in small]
