@@ -30,7 +30,7 @@ that it moves. (Forward 1.0 to 1.75, in bfloat16 1.0 to 2.7; backward 3.5 to 9 a
 _DEPTHWISE = 1.2
 """The same of float32 gradients of filters of one channel (1.2 to 1.4)."""
 _FEW_CHANNELS = 4
-"""Channels of a group up to which float32 convolutions want it. With more, errors were 2.2 times those of the pixels
+"""Channels of a group up to which float32 convolutions want it. With more, errors were twice those of the pixels
 innermost, training gained 0 to 12 %, a ResNet nothing, and there were a sixth more kernels to compile.
 """
 _WORTH = 8.0

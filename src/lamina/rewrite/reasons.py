@@ -180,8 +180,8 @@ EPILOGUE_IN_PLACE = _LIBRARY.add(
 CHANNELS_LAST = _LIBRARY.add(
     4,
     "channels-last: what the library would turn around",
-    "Convolutions of half precision, and on CPUs many of float32, run on images with the channels innermost; the graph "
-    "keeps them so instead of converting at every call. The facts have the bytes.",
+    "Convolutions of half precision, and on CPUs those of few channels a group in float32, run on images with the "
+    "channels innermost; the graph keeps them so instead of converting at every call. The facts have the bytes.",
 )
 CHANNELS_FIRST = _LIBRARY.add(
     5,

@@ -39,6 +39,7 @@ from lamina.errors import RecompileRefused
 __all__ = ["Guards", "function_being_compiled", "note_fixed_sizes", "refused_recompile", "was_reset", "watch_frames"]
 
 _thread = threading.local()
+"""``function``: the code of the function that Dynamo compiles in this thread, and nothing else."""
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch._dynamo.variables.tensor", "torch._dynamo.utils")
 _REPEATED = (
     "failed while attempting to run meta for",
@@ -46,7 +47,6 @@ _REPEATED = (
     "Encountered exception (",
 )
 """What begins messages about what Lamina tells in its own words."""
-"""``function``: the code of the function that Dynamo compiles in this thread, and nothing else."""
 
 
 class Guards(Conditions):

@@ -361,10 +361,8 @@ def _computer(place: Place) -> Callable[..., Any]:
     of_any = getattr(function, "__func__", None) is Remembered.recalled or any(function is one for one in _OF_ANY)
 
     def compute(*found: Any) -> Any:
-        if not of_any and not _NUMBERS.issuperset(
-            map(type, found)
-        ):  # an operator of the user's would be asked before its class is
-            raise TypeError
+        if not (of_any or _NUMBERS.issuperset(map(type, found))):
+            raise TypeError  # an operator of the user's would be asked before its class is
         given = iter(found)
         return function(*(next(given) if type(one) is Place else one for one in operands))
 

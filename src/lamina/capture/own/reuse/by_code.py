@@ -106,14 +106,11 @@ class ByCode:
     def signature(self, function: Any) -> Any:
         """``inspect.signature`` of a function, or of a method, which is another object each time."""
         trace = self.trace
-        if type(function) is MethodType:
-            function_of = self.attributes.read(function, "__func__")
-        else:
-            function_of = function
-        self.enters(function_of)
+        of = self.attributes.read(function, "__func__") if type(function) is MethodType else function
+        self.enters(of)
         for name in ("__wrapped__", "__signature__", "__text_signature__"):
-            trace.dict_item(trace.attribute_of(function_of, "__dict__"), name)
-        trace.opened(trace.attribute_of(function_of, "__annotations__"))
+            trace.dict_item(trace.attribute_of(of, "__dict__"), name)
+        trace.opened(trace.attribute_of(of, "__annotations__"))
         return trace.remember(inspect.signature(function))
 
     def set_plainly(self, function: Any, name: str, value: Any) -> Any:
