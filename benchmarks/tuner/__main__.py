@@ -5,7 +5,8 @@ the choice against eager once more, by turns; ``others`` does so with ten models
 whose one candidate is its copy, on a machine that is busy. ``resume`` kills a run at ten random points, lets it end and
 compares its table with that of a run that was never killed; a candidate that was measured before a kill must not be
 measured again. ``gpu`` tunes three models on a GPU, ``fleet`` one by several executors: one candidate at a
-time, several at a time, or a Ray cluster of this machine, with its start or ("ray, running") without it.
+time, several at a time (with ``--device cuda`` on as many GPUs), or a Ray cluster of this machine, with its start or
+("ray, running") without it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--lanes", default="", help='cores of runs side by side, such as "0,1;2,3"; one run at a time')
     parser.add_argument("--most", type=float, default=1e9, help="seconds after which no run is begun")
     parser.add_argument("--executors", default="local;ray", help="of fleet: local, local:4, ray, or 'ray, running'")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="of fleet")
     parser.add_argument("--turns", type=int, default=2, help="of fleet: searches by each executor")
     parser.add_argument("--to", type=Path, help="the file of results")
     args = parser.parse_args(argv)
@@ -45,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.what == "gpu":
         return gpu.tuned(args.seconds, to)
     if args.what == "fleet":
-        return fleet.compared(args.seconds, args.executors.split(";"), args.turns, to)
+        return fleet.compared(args.seconds, args.executors.split(";"), args.turns, to, args.device)
     if args.what == "serve":
         return serve(repeats.measured, args.rest)
     table = [(row.candidate.name, row.verdict, row.reason) for row in interrupted.planted(Path(args.rest[0]))]

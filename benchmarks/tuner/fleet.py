@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import lamina
+from benchmarks.gpu_machine import needs_gpu, one_assembler
 from benchmarks.report import print_table, write_results
 from benchmarks.tuner.models import model_of
 from lamina.tuner.values import Candidate
@@ -41,14 +42,18 @@ CANDIDATES = (
 )
 
 
-def compared(seconds: float, executors: Sequence[str], turns: int, to: Path) -> int:
-    """Tune a model by each executor in turns, one thread a candidate. The first executor is what the others are held
-    against. Caches of compilers are filled before.
+def compared(seconds: float, executors: Sequence[str], turns: int, to: Path, device: str = "cpu") -> int:
+    """Tune a model by each executor in turns, on a CPU one thread a candidate. The first executor is what the others
+    are held against. Caches of compilers are filled before.
     """
-    torch.set_num_threads(1)
-    model, x = model_of(MODEL)
+    if device == "cuda":
+        needs_gpu()
+        one_assembler()
+    else:
+        torch.set_num_threads(1)
+    model, x = model_of(MODEL, device)
     # The server that candidates are forks of is started once in a process, whatever the executor.
-    lamina.tune(model, x, candidates=CANDIDATES, modules=False, journal=False, seconds=0.1)
+    lamina.tune(model, x, candidates=CANDIDATES, modules=False, journal=False, seconds=0.1, executor=executors[-1])
     told: list[dict[str, Any]] = []
     for executor in [*executors] * turns:
         with _cluster() if executor == RUNNING else contextlib.nullcontext():
@@ -74,7 +79,9 @@ def compared(seconds: float, executors: Sequence[str], turns: int, to: Path) -> 
         for name, spent in means.items()
     ]
     print_table("seconds of a search", ("executor", "mean", "from, to", f"times as fast as {executors[0]}"), table)
-    found = {"cores": os.cpu_count(), "seconds a candidate": seconds, "means": means, "ratios": ratios, "each": told}
+    gpus = [] if device == "cpu" else [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    found: dict[str, Any] = {"gpus": gpus} if gpus else {}
+    found |= {"cores": os.cpu_count(), "seconds a candidate": seconds, "means": means, "ratios": ratios, "each": told}
     write_results(to, found)
     return 0
 

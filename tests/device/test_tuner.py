@@ -56,3 +56,16 @@ def test_times_are_those_of_the_stream() -> None:
     assert row.figures is not None
     assert row.figures.peak_memory is not None
     assert 1e-6 < row.figures.p50 < 0.1
+
+
+def test_two_gpus_give_the_rows_of_one() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+    planted = [Candidate(n, "import", {"target": f"tests.tuner.planted:{n}"}) for n in ("poisoned_context", "constant")]
+    given = [*planted, Candidate("lamina", "lamina", cost=2)]
+    found = [
+        lamina.tune(small().cuda(), batch().cuda(), candidates=given, journal=False, seconds=0.2, executor=executor)
+        for executor in ("local", "local:2")
+    ]
+    assert [[row.verdict for row in one.rows[1:3]] for one in found] == [["failed", "refused"]] * 2, str(found[1])
+    assert all(one.rows[3].figures is not None for one in found)

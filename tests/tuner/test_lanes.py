@@ -1,4 +1,4 @@
-"""Several candidates at a time on one machine, each on cores of its own."""
+"""Several candidates at a time on one machine, each on cores of its own, and on a GPU of its own if it needs one."""
 
 from __future__ import annotations
 
@@ -110,10 +110,47 @@ def test_what_cannot_be_side_by_side_is_said(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(lanes, "_cores", lambda: [0, 1, 2, 3])
     with pytest.raises(BadArgument, match="3 candidates at a time with 2 threads each need 6 cores, and there are 4"):
         Lanes(processes(), 3, CPU, 2)
-    with pytest.raises(BadArgument, match=r"(?s)the model is on cuda.*ray"):
-        Lanes(processes(), 1, torch.device("cuda"), 1)
     with pytest.raises(BadArgument, match=r"(?s)cannot be sent to another process.*top level"):
         Lanes(Processes(Subject(Local(16, 4), samples_of(batch()))), 1, CPU, 1)
+
+
+def seen(model: Callable[..., Any]) -> Callable[..., Any]:
+    """A candidate whose row says which GPUs and how many cores it may use."""
+    time.sleep(0.5)
+    raise ValueError(f"seen {os.environ.get('CUDA_VISIBLE_DEVICES')} {len(os.sched_getaffinity(0))}")
+
+
+@pytest.fixture
+def three_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a host with GPUs says it: the first and the third are of one kind."""
+    kinds = [("H200", 9, 0, 141), ("L4", 8, 9, 24), ("H200", 9, 0, 141)]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(kinds))
+    monkeypatch.setattr(lanes, "_kind", lambda number: kinds[number])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize(("visible", "names"), [(None, {"0", "2"}), ("5, 3,GPU-1f", {"5", "GPU-1f"})])
+def test_each_has_a_gpu_of_its_own(
+    three_gpus: None, monkeypatch: pytest.MonkeyPatch, visible: str | None, names: set[str]
+) -> None:
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    share = max(1, len(two_cores()) // 2)
+    jobs = [
+        Job(Candidate(str(k), "import", {"target": "tests.tuner.test_lanes:seen"}), TorchSettings.here(), 0.1)
+        for k in range(4)
+    ]
+    with Lanes(processes(), 2, torch.device("cuda", 0), 64) as workers:
+        assert workers.slots == 2
+        rows = list(workers.rows(jobs, lambda job: 60.0, lambda job, stage: None))
+    assert {row.reason.partition("seen ")[2] for _, row, _ in rows} == {f"{name} {share}" for name in names}
+
+
+def test_gpus_that_are_not_there_are_said(three_gpus: None) -> None:
+    with pytest.raises(BadArgument, match=r"(?s)need 3 GPUs of one kind, and there are 2 like cuda.*ray"):
+        Lanes(processes(), 3, torch.device("cuda"), 1)
+    with pytest.raises(BadArgument, match=r"(?s)the model is on cuda:1.*to cuda:0"):
+        Lanes(processes(), 2, torch.device("cuda:1"), 1)
 
 
 def test_candidates_share_no_core_while_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:

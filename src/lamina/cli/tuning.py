@@ -33,7 +33,7 @@ def tune_command(
     report: Annotated[Path | None, typer.Option(help="Page that shows all rows, an .html file.")] = None,
     candidate: Annotated[str, typer.Option(help="Try this one alone: a candidate as JSON, as pages show it.")] = "",
     executor: Annotated[
-        str, typer.Option(help="local; local:4, four at a time; or ray: on the machines of a Ray cluster.")
+        str, typer.Option(help="local; local:4, four at a time (on four GPUs for a GPU); or ray: a Ray cluster.")
     ] = "local",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:

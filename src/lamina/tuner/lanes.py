@@ -1,4 +1,4 @@
-"""Several candidates at a time on one machine, each on cores of its own."""
+"""Several candidates at a time on one machine, each on cores of its own, and on a GPU of its own if it needs one."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ __all__ = ["Lanes"]
 
 @dataclass(slots=True)
 class _Lane:
-    """Cores that no other lane has, and eager's figures there in a process of its own."""
+    """Cores and a GPU that no other lane has, and eager's figures there in a process of its own."""
 
     cores: tuple[int, ...]
+    gpu: str = ""
     own: Figures | None = None
 
 
@@ -41,22 +42,22 @@ class _Told:
 
 
 class Lanes:
-    """``count`` candidates at a time, each on as many cores as torch has threads. A context manager.
+    """``count`` candidates at a time. A context manager.
 
-    Raises ``BadArgument`` where there are not so many cores, for a model on a GPU, and for one that cannot be sent to a
-    process: a fork of this one would come in the middle of what other threads do.
+    For a model on a CPU each has as many cores as torch has threads; for one on a GPU, a GPU and an equal share of the
+    cores.
+
+    Raises ``BadArgument`` where there are not so many cores or GPUs of the model's kind, and for a model that cannot be
+    sent to a process: a fork of this one would come in the middle of what other threads do.
     """
 
     def __init__(self, processes: Processes, count: int, device: torch.device, threads: int) -> None:
         cores = _cores()
-        if device.type != "cpu":
+        gpus = _gpus(count, device) if device.type == "cuda" else [""] * count
+        each = max(1, min(threads, len(cores) // count)) if device.type == "cuda" else threads
+        if count * each > len(cores):
             raise BadArgument(
-                f"the model is on {device}, and candidates side by side on one machine are for CPUs",
-                remedy='give executor="ray", which gives each a GPU',
-            )
-        if count * threads > len(cores):
-            raise BadArgument(
-                f"{count} candidates at a time with {threads} threads each need {count * threads} cores, and there are "
+                f"{count} candidates at a time with {each} threads each need {count * each} cores, and there are "
                 f"{len(cores)}",
                 remedy="torch.set_num_threads(...) or OMP_NUM_THREADS=..., or fewer at a time",
             )
@@ -66,7 +67,7 @@ class Lanes:
                 remedy='define classes and functions at the top level of a module, or give executor="local"',
             )
         self.processes = processes
-        self.lanes = [_Lane(tuple(cores[k * threads : (k + 1) * threads])) for k in range(count)]
+        self.lanes = [_Lane(tuple(cores[k * each : (k + 1) * each]), gpu) for k, gpu in enumerate(gpus)]
         self.pool = ThreadPoolExecutor(count, thread_name_prefix="lamina-tuner")
 
     def __enter__(self) -> Lanes:
@@ -99,7 +100,7 @@ class Lanes:
                 limit = 0.0 if stopped.is_set() else seconds(job)
                 if limit > 0:
                     said.put(_Told(number, "is at work"))
-                    job = replace(job, cores=lane.cores)
+                    job = replace(job, cores=lane.cores, gpu=lane.gpu)
                     row, lane.own = self.processes.examine(job, limit, lane.own)
                     if row.verdict == "baseline" and lane.own is None:
                         lane.own = row.figures
@@ -127,6 +128,30 @@ class Lanes:
             stopped.set()
             if ended < len(left):
                 self.processes.stop()
+
+
+def _gpus(count: int, device: torch.device) -> list[str]:
+    """``count`` GPUs like ``device``, as CUDA_VISIBLE_DEVICES names them. Raises ``BadArgument``."""
+    if device.index not in (0, None):
+        raise BadArgument(
+            f"the model is on {device}, and a candidate's process sees one GPU, cuda:0",
+            remedy="move the model to cuda:0",
+        )
+    kinds = [_kind(number) for number in range(torch.cuda.device_count())]
+    alike = [number for number, kind in enumerate(kinds) if kind == kinds[0]]
+    if count > len(alike):
+        raise BadArgument(
+            f"{count} candidates at a time need {count} GPUs of one kind, and there are {len(alike)} like {device}",
+            remedy='fewer at a time, or executor="ray" for GPUs of several machines',
+        )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "")
+    names = visible.split(",") if visible else [str(number) for number in range(len(kinds))]
+    return [names[number] for number in alike[:count]]
+
+
+def _kind(gpu: int) -> tuple[str, int, int, int]:
+    found = torch.cuda.get_device_properties(gpu)
+    return found.name, found.major, found.minor, found.total_memory
 
 
 def _cores() -> list[int]:

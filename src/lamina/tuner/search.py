@@ -95,8 +95,9 @@ def tune(
     is False.
 
     ``executor``: "local" for one candidate at a time on this machine; "local:4" for four at a time, each on as many
-    cores as torch has threads; "ray" for as many at a time as the machines of a Ray cluster that are of this one's kind
-    have room for, each on as many CPUs as torch has threads, and a GPU.
+    cores as torch has threads, or for a model on a GPU each on a GPU of its own; "ray" for as many at a time as the
+    machines of a Ray cluster that are of this one's kind have room for, each on as many CPUs as torch has threads, and
+    a GPU.
 
     Raises ``BadArgument`` for wrong arguments, a model that fails in eager, and limits that nothing keeps.
     """

@@ -54,7 +54,8 @@ class Job:
 
     ``memory``: bytes of host memory beyond those of the process as it starts; 0 for no limit. ``rival``: a candidate
     that is right too, against which this one is timed instead of eager. ``attempt``: 1 for the second process that
-    measures the same, and so on. ``cores``: those that its process may use; none for all.
+    measures the same, and so on. ``cores``: those that its process may use; none for all. ``gpu``: the one that its
+    process sees, as CUDA_VISIBLE_DEVICES names it; empty for all that this process sees.
     """
 
     candidate: Candidate
@@ -66,6 +67,7 @@ class Job:
     rival: Candidate | None = None
     attempt: int = 0
     cores: tuple[int, ...] = ()
+    gpu: str = ""
 
     def facts(self) -> list[Any]:
         """What its row depends on, as plain data; the memory that is free is not part of it."""
@@ -95,6 +97,8 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
     keep_freed_memory()
     if job.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, job.cores)
+    if job.gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu  # no process has asked for GPUs before it was started
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's interrupt is the parent's to handle
 
     def work() -> None:
