@@ -16,7 +16,16 @@ from lamina.base.user_frames import show_all_frames
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument, UnknownOption
 
-__all__ = ["MODES", "Options", "compiler_variables", "list_options", "wanted_capture"]
+__all__ = [
+    "MODES",
+    "Options",
+    "compiler_variables",
+    "list_options",
+    "torch_compile_disabled",
+    "use_gpu",
+    "visible_gpus",
+    "wanted_capture",
+]
 
 _EXAMPLES = {bool: "set it to 0 or 1", int: "set it to a whole number, 0 or more"}
 
@@ -248,6 +257,16 @@ def wanted_capture(given: Any) -> Any:
 def torch_compile_disabled() -> bool:
     """Whether the environment switches torch's compilers off, those of ours with them."""
     return os.environ.get("TORCH_COMPILE_DISABLE") == "1"
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; none where it says nothing."""
+    return [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+
+
+def use_gpu(name: str) -> None:
+    """Let this process use one GPU alone, its ``cuda:0``; that is so if it has asked for none before."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = name
 
 
 _TELLING = ("CCACHE_", "CCC_", "CLANG_", "GCC_", "NIX_", "COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import time
 from collections.abc import Callable
@@ -17,6 +18,14 @@ Model = Callable[..., Any]
 
 def constant(model: Model) -> Model:
     return lambda x: torch.full_like(x, 12345.0)
+
+
+def no_fork(model: Model) -> Model:
+    """As a GPU in a fork of a process that has asked for one: the process that started this one is not its parent."""
+    asked = multiprocessing.parent_process()
+    if asked is not None and asked.pid != os.getppid():
+        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, ...")
+    return model
 
 
 def wrong_dtype(model: Model) -> Model:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from lamina.errors import BadArgument
+from lamina.options import visible_gpus
 from lamina.tuner.process import Processes
 from lamina.tuner.values import Figures, Row
 from lamina.tuner.worker import Job
@@ -144,8 +145,7 @@ def _gpus(count: int, device: torch.device) -> list[str]:
             f"{count} candidates at a time need {count} GPUs of one kind, and there are {len(alike)} like {device}",
             remedy='fewer at a time, or executor="ray" for GPUs of several machines',
         )
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "")
-    names = visible.split(",") if visible else [str(number) for number in range(len(kinds))]
+    names = visible_gpus() or [str(number) for number in range(len(kinds))]
     return [names[number] for number in alike[:count]]
 
 

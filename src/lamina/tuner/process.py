@@ -36,6 +36,8 @@ _NOT_BEGUN = (
     "in a script, call lamina.tune under `if __name__ == '__main__':`, since each process imports the script; else see "
     "what the process printed",
 )
+_FORKED = "Cannot re-initialize CUDA in forked subprocess"
+"""What torch says in a fork of a process that has asked for a GPU."""
 _TOLD = 12
 """Last lines of what a process wrote that its row keeps."""
 GRACE = 5.0
@@ -54,7 +56,8 @@ class Processes:
     A model, inputs and metric that can be pickled are sent to a fresh process, which imports the user's script if their
     classes are of there. Others, and those of a script that would tune anew when it is imported, are there in a fork of
     this one, which is possible as long as no GPU is in use and no gradients are needed. ``subject`` may be as
-    ``packed`` gives it. ``preload``: modules that candidates need, loaded once for all of them.
+    ``packed`` gives it. ``preload``: modules that candidates need, loaded once for all of them by the server whose
+    forks they are. Where that has asked for a GPU, for whatever it was started, candidates that need one are no forks.
     """
 
     def __init__(self, subject: Subject | bytes, preload: Sequence[str] = ()) -> None:
@@ -120,6 +123,14 @@ class Processes:
 
     def run(self, job: Job, seconds: float, stage: Callable[[str], None] = lambda text: None) -> Row:
         """The row of one candidate, after ``seconds`` at most."""
+        end = time.monotonic() + seconds
+        row = self._run(job, seconds, stage)
+        if self.forks or _FORKED not in row.reason:
+            return row
+        self._context = multiprocessing.get_context("spawn")
+        return self._run(job, end - time.monotonic(), stage)
+
+    def _run(self, job: Job, seconds: float, stage: Callable[[str], None]) -> Row:
         descriptor, name = tempfile.mkstemp(prefix="lamina-tuner-")
         os.close(descriptor)
         log = Path(name)

@@ -32,7 +32,7 @@ from lamina.tuner.result import Environment, Result, refusal
 from lamina.tuner.samples import samples_of
 from lamina.tuner.settings import TorchSettings
 from lamina.tuner.table import SPENT
-from lamina.tuner.torch_private import COMPILER, COMPILER_OF_CPU
+from lamina.tuner.torch_private import COMPILER_OF_CPU
 from lamina.tuner.values import CHOOSABLE, EAGER, Candidate, Figures, Row
 from lamina.tuner.verification import Allowed
 from lamina.tuner.worker import EAGER_FAILED, Job
@@ -127,8 +127,8 @@ def tune(
     known = book.rows()
     with Progress(progress, limits.budget) as told, contextlib.ExitStack() as opened:
         search = _Search(subject, job, limits, book, environment, told, known if resume else None)
-        if any(by_torch(candidate) for candidate in chosen):
-            search.preload = COMPILER_OF_CPU if device_of(subject).type == "cpu" else COMPILER
+        if device_of(subject).type == "cpu" and any(by_torch(candidate) for candidate in chosen):
+            search.preload = COMPILER_OF_CPU
         if executor == "ray":
             threads = job.settings.threads
             search.fleet = lambda: opened.enter_context(Fleet(subject, device_of(subject), threads, search.preload))

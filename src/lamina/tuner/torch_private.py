@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from lamina.runtime.torch_private import version_of
 
 __all__ = [
-    "COMPILER",
     "COMPILER_OF_CPU",
     "MARKS",
     "children_of",
@@ -26,11 +25,10 @@ __all__ = [
     "without_hooks",
 ]
 
-COMPILER = ("torch._inductor.compile_fx",)
-"""Modules that ``torch.compile`` loads in its first call, which takes longer than to compile a small model."""
-
-COMPILER_OF_CPU = (*COMPILER, "lamina.tuner.preloaded")
-"""As well, and what it finds out of a CPU."""
+COMPILER_OF_CPU = ("torch._inductor.compile_fx", "lamina.tuner.preloaded")
+"""Modules that ``torch.compile`` loads in its first call, which takes longer than to compile a small model, and what it
+finds out of a CPU. Where torch sees a GPU, they ask for it, and a process that has asked has no forks that can use it.
+"""
 
 MARKS = ("_is_torch_compile", "_compiled", "_dynamo", "_torchdynamo", "_lamina")
 """How attributes begin that compilers leave at a module: they say nothing of what it computes."""

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from lamina.errors import BadArgument, LaminaError
+from lamina.options import use_gpu
 from lamina.tuner.building import build
 from lamina.tuner.candidates import device_of
 from lamina.tuner.memory import keep_freed_memory, limit_memory, peak_memory
@@ -98,7 +99,7 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
     if job.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, job.cores)
     if job.gpu:
-        os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu  # no process has asked for GPUs before it was started
+        use_gpu(job.gpu)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's interrupt is the parent's to handle
 
     def work() -> None:
