@@ -1,13 +1,16 @@
 """Where the GPU time of a row goes: each kernel's microseconds and launches in one call, compiler by compiler.
 
-``python -m benchmarks.gpu_profile convnext.training bottleneck.forward --rivals torch lamina --top 12``
+``python -m benchmarks.gpu_profile convnext.training bottleneck.forward --rivals torch lamina --top 12``; a row of the
+sweep's generated programs is named as there, ``generated/13025.bf16.training``.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,10 @@ from benchmarks.gpu_models import MODELS
 from benchmarks.gpu_programs import PROGRAMS, GpuData, GpuProgram
 from benchmarks.patterns import private_copy
 from benchmarks.report import print_table, write_results
+from benchmarks.sweep import GPU_SCALE
+from benchmarks.sweeping.case import DTYPES, MODES, Row, Variant
+from benchmarks.sweeping.grammar import generated
+from benchmarks.sweeping.measure import rival_of
 from lamina.testing import tensors
 
 __all__ = ["KernelTime", "main", "profile_row"]
@@ -54,10 +61,19 @@ def _step(pattern: GpuProgram, training: bool, rival: str) -> Callable[[], Any]:
     return train if training else forward
 
 
-def profile_row(pattern: GpuProgram, training: bool, rival: str) -> list[KernelTime]:
+def _of_sweep(name: str) -> Callable[[str], Callable[[], Any]] | None:
+    """What builds the call of a generated program of the sweep for a rival, if that is what the name says."""
+    found = re.fullmatch(rf"generated/(\d+)\.({'|'.join(DTYPES)})\.({'|'.join(MODES)})", name)
+    if found is None:
+        return None
+    row = Row(generated(int(found[1]), GPU_SCALE), Variant(found[2], found[3], "cuda", GPU_SCALE))
+    return lambda rival: rival_of(row, rival).call
+
+
+def profile_row(make: Callable[[], Callable[[], Any]]) -> list[KernelTime]:
     """The kernels of one call, the longest first; a training call includes one fill for each output's gradient."""
     torch.compiler.reset()
-    call = _step(pattern, training, rival)
+    call = make()
     for _ in range(5):
         call()
     torch.cuda.synchronize()
@@ -78,16 +94,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--top", type=int, default=15, help="kernels to print")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
-    known = {f"{p.name}.{mode}": (p, mode) for p in (*PROGRAMS, *BLOCKS, *MODELS) for mode in p.modes}
-    unknown = [row for row in args.rows if row not in known]
+    known = {
+        f"{p.name}.{mode}": partial(_step, p, mode == "training")
+        for p in (*PROGRAMS, *BLOCKS, *MODELS)
+        for mode in p.modes
+    }
+    makers = {row: known.get(row) or _of_sweep(row) for row in args.rows}
+    unknown = [row for row, make in makers.items() if make is None]
     if unknown:
         raise SystemExit(f"no row is called {', '.join(unknown)}; there are {', '.join(known)}")
     needs_gpu()
     about, rows = gpu(), []
-    for row in args.rows:
-        pattern, mode = known[row]
+    for row, make in makers.items():
+        assert make is not None
         for rival in args.rivals:
-            kernels = profile_row(pattern, mode == "training", rival)
+            kernels = profile_row(partial(make, rival))
             total = sum(kernel.microseconds for kernel in kernels)
             table = [[k.name[:90], f"{k.launches:g}", f"{k.microseconds:.1f}"] for k in kernels[: args.top]]
             print_table(f"{row}, {rival}: {total:.0f} us of GPU time a call", ["kernel", "launches", "us"], table)

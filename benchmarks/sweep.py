@@ -4,21 +4,25 @@
 torch's database between arithmetic, and submodules of models (where transformers, timm and torchvision are installed),
 each forward and training, fp32 and bf16. A second run goes on where the first stopped: findings stand in a file of JSON
 lines by program, versions and Lamina's source. ``--report`` prints what there is, ``--sources 1`` with program texts;
-``--slower`` measures again what an earlier version was slower on; ``--device cuda`` is the same sweep on a GPU.
+``--slower`` measures again what an earlier version was slower on; ``--device cuda`` is the same sweep on a GPU, with
+``--workers 12`` by so many processes that compile at a time and are timed one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import torch
+from filelock import FileLock
 
 from benchmarks.compilers import compiler_name
 from benchmarks.gpu_machine import needs_gpu, one_assembler
@@ -34,6 +38,8 @@ __all__ = ["main", "rows_of"]
 
 ORIGINS = ("generated", "operators", "harvested")
 GPU_SCALE = 32.0
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+"""What the processes of several workers are told: each compiles on a core of its own."""
 HUNG = 120.0
 """Seconds beyond a row's limit after which its process is killed: C code does not hear of limits."""
 
@@ -71,6 +77,7 @@ def _work(args: argparse.Namespace, journal: Journal, until: float) -> None:
     """Child process: rows until the time is over."""
     warnings.simplefilter("ignore")
     rivals = list(dict.fromkeys(["eager", *args.rivals, args.compile]))
+    alone = FileLock(args.alone) if args.alone else None
     left = _left(rows_of(args), journal, args.slower)
     for number, row in enumerate(left, 1):
         remaining = until - time.time()
@@ -79,7 +86,8 @@ def _work(args: argparse.Namespace, journal: Journal, until: float) -> None:
         journal.begin(row.name)
         try:
             with at_most(min(args.limit, remaining)):
-                finding = measure(row, args.compile, rivals, args.each, reached=partial(journal.begin, row.name))
+                reached = partial(journal.begin, row.name)
+                finding = measure(row, args.compile, rivals, args.each, reached=reached, alone=alone)
         except TookTooLong:
             if remaining < args.limit:  # it was the run's time that ended, not the row's
                 journal.stop(row.name)
@@ -97,11 +105,13 @@ def _work(args: argparse.Namespace, journal: Journal, until: float) -> None:
             print(f"    {finding.fallback}", flush=True)
 
 
-def _supervise(argv: Sequence[str], journal: Journal, limit: float, until: float) -> None:
+def _supervise(
+    argv: Sequence[str], journal: Journal, limit: float, until: float, environment: Mapping[str, str] | None = None
+) -> None:
     """Start children until one ends well; one that dies or hangs has the row it was at noted as a crash."""
     while time.time() < until - 1:
         command = [sys.executable, "-u", "-m", "benchmarks.sweep", *argv, "--until", str(until)]
-        child, begun = subprocess.Popen(command), time.time()
+        child, begun = subprocess.Popen(command, env=environment), time.time()
         try:
             while child.poll() is None:
                 time.sleep(0.5)
@@ -116,6 +126,27 @@ def _supervise(argv: Sequence[str], journal: Journal, limit: float, until: float
             return
         for finding in journal.bury():
             print(f"{finding.name}: exit status {code}", flush=True)
+
+
+def _side_by_side(argv: Sequence[str], args: argparse.Namespace, journal: Journal, until: float) -> None:
+    """Several supervised children, each with a share of the rows and a journal that is put into ``journal`` after."""
+    number, count = args.share
+    names = [args.journal.with_suffix(f".{k}.jsonl") for k in range(args.workers)]
+    for name in names:
+        journal.take(name)  # of a run that was cut short
+    turns = args.journal.with_suffix(".lock")
+
+    def worker(k: int) -> None:
+        share = f"{number + count * k}/{count * args.workers}"
+        mine = ["--share", share, "--journal", str(names[k]), "--known", str(args.journal), "--alone", str(turns)]
+        own = Journal(names[k], journal.versions)
+        _supervise([*argv, *mine, "--threads", "1"], own, args.limit, until, {**os.environ, **ONE_THREAD})
+
+    with ThreadPoolExecutor(args.workers) as pool:
+        list(pool.map(worker, range(args.workers)))
+    for name in names:
+        journal.take(name)
+    turns.unlink(missing_ok=True)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -140,11 +171,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sources", type=int, default=0, help="print the texts of so many slow programs of each cause")
     parser.add_argument("--journal", type=Path, default=None, help="default results/sweep_DEVICE.jsonl")
     parser.add_argument("--json", type=Path, default=None, help="default results/sweep_DEVICE.json")
+    parser.add_argument("--workers", type=int, default=1, help="on a GPU: processes that compile at a time")
+    for hidden in ("--known", "--alone"):
+        parser.add_argument(hidden, type=Path, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, default=None, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     args.scale = args.scale or (GPU_SCALE if args.device == "cuda" else 1.0)
     args.journal = args.journal or RESULTS / f"sweep_{args.device}.jsonl"
     args.json = args.json or RESULTS / f"sweep_{args.device}.json"
+    if args.workers > 1:
+        if args.device == "cpu":
+            parser.error("--workers is for --device cuda: on a CPU what compiles would disturb what is timed")
+        args.threads = 1
     return args
 
 
@@ -157,11 +195,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(args.threads)
     journal = Journal(args.journal, versions(args.compile, args.rivals, args.device, args.scale))
     if args.until is not None:
+        if args.known is not None:
+            journal.read(args.known)
         _work(args, journal, args.until)
         return 0
     if not args.report:
         given = list(sys.argv[1:] if argv is None else argv)
-        _supervise(given, journal, args.limit, time.time() + args.seconds)
+        until = time.time() + args.seconds
+        if args.workers > 1:
+            _side_by_side(given, args, journal, until)
+        else:
+            _supervise(given, journal, args.limit, until)
     for note in harvest.missing() if "harvested" in args.origins else ():
         print(note)
     rows = rows_of(args)

@@ -57,11 +57,12 @@ class Journal:
         self.begun: dict[str, str] = {}
         self.read()
 
-    def read(self) -> None:
-        """Take in what is in the file; a last line that was cut off counts as none."""
-        if not self.path.exists():
+    def read(self, path: Path | None = None) -> None:
+        """Take in what is in the file, or in another; a last line that was cut off counts as none."""
+        path = path or self.path
+        if not path.exists():
             return
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8").splitlines():
             try:
                 entry = json.loads(line)
             except json.JSONDecodeError:
@@ -98,6 +99,15 @@ class Journal:
     def note(self, finding: Finding) -> None:
         self.findings[finding.name] = finding
         self._write({"key": self.key, "versions": self.versions, "finding": asdict(finding)})
+
+    def take(self, path: Path) -> None:
+        """Move what is in another journal, if it is there, into this one."""
+        if not path.exists():
+            return
+        self.read(path)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in path.read_text(encoding="utf-8").splitlines())
+        path.unlink()
 
     def bury(self) -> list[Finding]:
         """Note as crashes the rows that began and did not end; as skipped, where it was in eager that they ended."""

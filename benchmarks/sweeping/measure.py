@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from lamina.bench import alternate
 from lamina.testing import error, mismatch, tensors
 from tests.ops.check import record_counts
 
-__all__ = ["SLOWER", "Finding", "Timer", "measure", "timed_by_turns"]
+__all__ = ["SLOWER", "Finding", "Rival", "Timer", "measure", "rival_of", "timed_by_turns"]
 
 SLOWER = 1.05
 """A program is slower where the better rival takes less than the subject's time divided by this."""
@@ -70,7 +70,9 @@ class Finding:
 
 
 @dataclass(slots=True)
-class _Rival:
+class Rival:
+    """A rival's own problem, what calls it (and its gradients, in training), and what was compiled."""
+
     problem: Problem
     call: Callable[[], Any]
     compiled: Any = None
@@ -92,19 +94,24 @@ def measure(
     seconds: float,
     timer: Timer = timed_by_turns,
     reached: Callable[[str], object] = str,
+    alone: AbstractContextManager[Any] | None = None,
 ) -> Finding:
     """Build, compare and time a row; ``rivals`` has eager, the subject, and whatever else it is compared with.
 
-    ``reached`` is told which rival is about to run first.
+    ``reached`` is told which rival is about to run first. ``alone``: entered while something is timed.
 
     A rival that fails, or is further from eager than rounding explains, is left out and named in the detail; where
     that is the subject, nothing is timed.
     """
     torch.compiler.reset()
+    alone = alone or nullcontext()
     finding = Finding(row.name, "timed", text=row.case.text, kinds=row.case.kinds)
     try:
-        eager = _rival(row, "eager")
-        expected = _warmed(eager, row, timer)
+        eager = rival_of(row, "eager")
+        expected = _warmed(eager, row)
+        if timer is timed_by_turns:
+            with alone:
+                _worth_timing(eager.call, row.variant.device)
     except Skipped as problem:
         finding.status, finding.detail = "skipped", str(problem)
         return finding
@@ -122,7 +129,8 @@ def measure(
             return finding
         else:
             finding.detail += f"{name}: {complaint} "
-    _time(finding, calls, row.variant, subject, seconds, timer)
+    with alone:
+        _time(finding, calls, row.variant, subject, seconds, timer)
     if ours is not None:  # after its calls: what is left to eager by a comparison is known only then
         _read_record(finding, ours.compiled)
     return finding
@@ -152,7 +160,8 @@ def _time(
     _, finding.milliseconds, finding.speedups = tries[len(tries) // 2]
 
 
-def _rival(row: Row, name: str) -> _Rival:
+def rival_of(row: Row, name: str) -> Rival:
+    """A row built for a compiler by name, or for eager; nothing has run yet."""
     problem = row.case.make(row.variant)
     options = {"numerics": "eager"} if problem.random and name != "eager" else None
     compiled = compile_function(name)(problem.function, dynamic=False, options=options)
@@ -169,7 +178,7 @@ def _rival(row: Row, name: str) -> _Rival:
         found = torch.autograd.grad(ends, problem.leaves, cotangents, allow_unused=True)
         return [*outputs, *(g for g in found if g is not None)]
 
-    return _Rival(problem, training if row.variant.training else forward, compiled)
+    return Rival(problem, training if row.variant.training else forward, compiled)
 
 
 def _cotangent(output: Tensor) -> Tensor:
@@ -177,7 +186,7 @@ def _cotangent(output: Tensor) -> Tensor:
     return torch.randn(output.shape, generator=generator).to(output.dtype).to(output.device)
 
 
-def _warmed(eager: _Rival, row: Row, timer: Timer) -> list[Tensor]:
+def _warmed(eager: Rival, row: Row) -> list[Tensor]:
     """Eager's results, of a program that is worth timing."""
     training = row.variant.training
     if training and not eager.problem.leaves:
@@ -189,8 +198,6 @@ def _warmed(eager: _Rival, row: Row, timer: Timer) -> list[Tensor]:
             raise Skipped("no result has a gradient")
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as problem:
         raise Skipped(f"eager raises {type(problem).__name__}: {str(problem)[:100]}") from None
-    if timer is timed_by_turns:
-        _worth_timing(eager.call, row.variant.device)
     return results
 
 
@@ -206,12 +213,12 @@ def _worth_timing(call: Callable[[], Any], device: str) -> None:
         raise Skipped(f"eager takes {'less' if min(took) < LEAST_MS[device] else 'more'} time than is worth measuring")
 
 
-def _compared(row: Row, name: str, expected: Sequence[Tensor], finding: Finding) -> tuple[str, _Rival | None]:
+def _compared(row: Row, name: str, expected: Sequence[Tensor], finding: Finding) -> tuple[str, Rival | None]:
     """What is wrong with a rival, "" if nothing is, and the rival, None if it raised."""
     start = time.perf_counter()
     try:
         with kernels_of_inductor() as counted:
-            rival = _rival(row, name)
+            rival = rival_of(row, name)
             torch.manual_seed(1)
             results = [t.detach().clone() for t in rival.call()]
     except Exception as problem:

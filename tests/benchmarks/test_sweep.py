@@ -290,6 +290,48 @@ def test_the_command_goes_on_where_it_was(
     assert content["slower"].keys() == {"generated/0.fp32.forward", "generated/1.fp32.forward"}
 
 
+def test_workers_share_the_rows_and_one_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "j.jsonl"
+    shares = []
+
+    def supervise(argv: list[str], journal: Journal, *rest: object) -> None:
+        share = argv[argv.index("--share") + 1]
+        shares.append(share)
+        journal.note(Finding(share, "timed", speedups={"eager": 2.0}))
+
+    monkeypatch.setattr(sweep, "_supervise", supervise)
+    args = sweep._arguments(["--device", "cuda", "--workers", "3", "--share", "1/2", "--journal", str(path)])
+    journal = Journal(path, {"threads": args.threads})
+    cut_short = Journal(path.with_suffix(".2.jsonl"), journal.versions)
+    cut_short.note(Finding("of the run before", "timed"))
+    sweep._side_by_side([], args, journal, 1e11)
+    assert sorted(shares) == ["1/6", "3/6", "5/6"]
+    assert Journal(path, journal.versions).findings.keys() == {*shares, "of the run before"}
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    with pytest.raises(SystemExit):
+        sweep._arguments(["--workers", "3"])
+
+
+def test_what_is_timed_is_timed_alone() -> None:
+    held: list[str] = []
+
+    class Alone:
+        def __enter__(self) -> None:
+            held.append("timed")
+
+        def __exit__(self, *error: object) -> None:
+            held.append("over")
+
+    def timer(calls: Mapping[str, Callable[[], Any]], variant: Variant, seconds: float) -> dict[str, list[float]]:
+        assert held == ["timed"]
+        return {name: [1.0] for name in calls}
+
+    row = Row(generated(0, SMALL), Variant("fp32", "forward"))
+    found = measure(row, "lamina", ["eager", "lamina"], 0.1, timer, alone=Alone())
+    assert found.status == "timed", found
+    assert held == ["timed", "over"]
+
+
 @pytest.mark.slow
 def test_inductors_kernels_are_counted() -> None:
     compiled = torch.compile(lambda x: x.sin() + 1, dynamic=False)
