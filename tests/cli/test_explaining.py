@@ -73,6 +73,12 @@ def test_kernels(program: Path) -> None:
     assert "library call aten.mm" in asked("kernels", str(program))
 
 
+def test_a_program_without_kernels_is_told_so(program: Path) -> None:
+    program.write_text("import lamina\nlamina.compile(lambda x: x)\n")
+    assert "lamina explain says why" in asked("kernels", str(program))
+    assert asked("kernels", "--json", str(program)) == []
+
+
 def test_guards_and_recompiles(program: Path) -> None:
     rows = asked("guards", "--json", str(program))
     assert any("check_tensor" in guard for row in rows for guard in row["raw"])

@@ -57,7 +57,7 @@ def kernels(target: Target, arguments: Given = None, as_json: AsJson = False) ->
         f"{', ' + row['how'] if row['how'] else ''}: {'; '.join(row['places'])}"
         for row in rows
     ]
-    _print(rows, as_json, lines)
+    _print(rows, as_json, lines or ["no kernel and no library call was made; lamina explain says why"])
     finish(ended)
 
 
