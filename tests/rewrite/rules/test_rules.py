@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import lamina
 from lamina.base.rule import Rule
 from lamina.options import Options
 from lamina.record import Record
@@ -220,6 +221,23 @@ def test_a_lookalike_is_left_alone(kind: str) -> None:
 def test_sums_of_exponentials_in_half_precision_stay(number: int, dtype: torch.dtype) -> None:
     function = SPELLINGS["logsumexp"][1][number]
     assert not any(name.startswith("logsumexp") for name in _run(function, (X.to(dtype),), training=True))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_norm_without_a_bias_keeps_the_signs_of_its_zeros(scaled: bool) -> None:
+    x = torch.tensor([[1.0, -1.0, 0.0, -0.0, 2.0, -2.0, 0.0, -0.0]])
+    w = torch.tensor([1.0, 1.0, -1.0, 1.0, 1.0, 1.0, 1.0, -1.0])
+
+    def norm(x: Tensor, w: Tensor) -> Tensor:
+        y = _near(x) / torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5)
+        return y * w if scaled else y
+
+    record = Record()
+    run_changed(norm, (x, w), rewritten(record))
+    assert any(name.startswith("layer norm") for name in applied(record))
+    found = lamina.compile(norm, backend="interp")(x, w)
+    torch.testing.assert_close(found.signbit(), norm(x, w).signbit())
+    assert found[0, 2 if scaled else 3].item() == 0
 
 
 # Where gradients are recorded the rules are made by the same functions.

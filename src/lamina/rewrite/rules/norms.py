@@ -72,11 +72,18 @@ def _affine(x: Tensor, w: Tensor, b: Tensor, eps: Any) -> Tensor:
 
 
 def _scaled(x: Tensor, w: Tensor, eps: Any) -> Tensor:
-    return F.layer_norm(x, w.shape, w, None, eps)
+    return F.layer_norm(x, w.shape, w, _nothing(x), eps)
 
 
 def _bare(x: Tensor, eps: Any) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], None, None, eps)
+    return F.layer_norm(x, x.shape[-1:], None, _nothing(x), eps)
+
+
+def _nothing(x: Tensor) -> Tensor | None:
+    """The bias of a norm that adds none. Without one eager's kernel for CPUs adds 0.0, after which no zero is -0.0;
+    -0.0 changes no number that it is added to, and C++ compilers leave it out.
+    """
+    return x.new_full(x.shape[-1:], -0.0) if x.device.type == "cpu" else None
 
 
 def _rms_scaled(x: Tensor = _X, w: Tensor = _W, eps: Any = _EPS) -> Tensor:
