@@ -142,6 +142,31 @@ def test_what_a_product_of_the_backward_reads_is_not_computed_again(shape, monke
     assert not part.recomputed
 
 
+@pytest.mark.parametrize(
+    ("function", "shape", "saved"),
+    [
+        pytest.param(lambda x: torch.cumsum(x, 1), (8, 64), True, id="a scan"),
+        pytest.param(lambda x: F.softmax(x, 0), (64, 8), True, id="columns"),
+        pytest.param(lambda x: F.log_softmax(x, 1), (2, 20000), True, id="rows that nothing holds"),
+        pytest.param(lambda x: F.softmax(x, 1), (8, 64), False, id="rows"),
+        pytest.param(lambda x: F.softmax(x, 0), (4, 64), False, id="a short axis"),
+        pytest.param(lambda x: F.softmax(x.t(), 0), (8, 64), False, id="rows of a transposed tensor"),
+        pytest.param(lambda x: F.softmax(x.t(), 1), (64, 8), True, id="columns of a transposed tensor"),
+    ],
+)
+def test_what_a_gpu_needs_a_kernel_for_is_not_computed_again(function, shape, saved, monkeypatch):
+    """In another kernel it would be written once more, and read, as it is where it is saved."""
+    monkeypatch.setattr(graph_compiler, "device_of", lambda joint: "cuda")
+    part, _ = partition_of(lambda x: function(x.exp()).square(), torch.randn(*shape, requires_grad=True))
+    (name,) = {n.name for n in part.forward.graph.nodes if n.op == "call_function"} & {
+        "cumsum",
+        "_softmax",
+        "_log_softmax",
+    }
+    assert (name in part.saved) == saved
+    assert (name in part.recomputed) != saved
+
+
 def test_a_view_is_not_saved_but_its_base():
     x, w = torch.randn(16, 32, requires_grad=True), torch.randn(32, 32, requires_grad=True)
 

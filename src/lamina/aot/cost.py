@@ -42,6 +42,9 @@ _LIBRARY, _RANDOM, _VIEW, _SYMBOL = OpClass("library"), OpClass("random"), OpCla
 _THIN_SUM, _THIN_REDUCTION = OpClass("pointwise", 3.2), OpClass("reduction", 3.2)
 _REDUCING = (REDUCTION, SCAN)
 """Kinds whose work is on each element of what they read."""
+_SOFTMAXES = ("_softmax", "_log_softmax")
+_ROW, _COLUMN = 16384, 32
+"""Points of a row, and along another axis, that a GPU's kernel holds while it goes over them several times."""
 
 
 def operation_name(node: Node) -> str:
@@ -129,6 +132,26 @@ class CostModel:
 
     def recompute(self, node: Node, kind: OpClass) -> float:
         """Computing ``node`` again inside a fused backward kernel, its inputs being at hand."""
+        return self._work(node, kind) + (2 * bytes_of(node.meta.get("val")) if self._stands_alone(node, kind) else 0.0)
+
+    def _stands_alone(self, node: Node, kind: OpClass) -> bool:
+        """Whether a kernel of its own computes ``node`` again, which writes it for those that read it.
+
+        The gradient of a scan is a scan the other way round. That of a softmax is a sum along the same axis, in the
+        kernel that computes the softmax if that can hold the axis.
+        """
+        if kind.kind != "reduction" or not isinstance(node.meta.get("val"), torch.Tensor):
+            return False
+        row = row_of(node.target) if isinstance(node.target, OpOverload) else None
+        if row is not None and row.kind == SCAN:
+            return True
+        if operation_name(node) not in _SOFTMAXES or self.arithmetic == 1.0:
+            return False
+        operand, dim = node.all_input_nodes[0].meta["val"], node.args[1]
+        assert isinstance(dim, int)
+        return operand.dim() > 0 and hint(operand.shape[dim]) > (_ROW if hint(operand.stride(dim)) == 1 else _COLUMN)
+
+    def _work(self, node: Node, kind: OpClass) -> float:
         value = node.meta.get("val")
         if kind.kind == "pointwise":
             return self._elements_out(value) * kind.work * self.arithmetic
