@@ -128,7 +128,40 @@ def _value_without_gradient(x: torch.Tensor, y: torch.Tensor) -> Tensors:
     return made, other, made * other.detach() + made.detach() * x
 
 
+def _copied_to_and_read_by_a_view(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    made = torch.empty_like(x).copy_(x * y)
+    return made, made.t() * 3
+
+
+def _set_and_read_by_a_view(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    made = torch.empty_like(x)
+    made[:] = x
+    made.diagonal().mul_(y[0, :3])
+    return made, made.t().sin()
+
+
+def _viewed_before_a_write(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    made = x * 1
+    turned = made.t()
+    made.mul_(y)
+    return made, turned * 3
+
+
+def _read_in_a_base_that_is_written_to(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    sine, base = x.sin(), x * 1
+    base[0] = y[0]
+    return base[0], base.view(-1)[4:].exp() * sine.sum(), sine
+
+
+WRITTEN_BEFORE_A_VIEW = [
+    _copied_to_and_read_by_a_view,
+    _set_and_read_by_a_view,
+    _viewed_before_a_write,
+    _read_in_a_base_that_is_written_to,
+]
+
 PROGRAMS: list[Callable[..., Tensors]] = [
+    *WRITTEN_BEFORE_A_VIEW,
     _sine,
     _loss_beside_logits,
     _chain,
@@ -294,6 +327,19 @@ def test_watched_results_have_eagers_gradients(
     wanted = _outcome(program, watch)
     assert not isinstance(wanted[0], str), wanted
     found = _outcome(lamina.compile(program, dynamic=dynamic), watch)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "own"])
+@pytest.mark.parametrize("watch", [_hooked, _asked])
+@pytest.mark.parametrize("program", WRITTEN_BEFORE_A_VIEW)
+def test_what_was_written_to_before_it_was_read_is_watched(
+    program: Callable[..., Tensors], watch: Callable[..., list[Any]], capture: str
+) -> None:
+    wanted = _outcome(program, watch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LaminaWarning)
+        found = _outcome(lamina.compile(program, options={"capture": capture}), watch)
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
 
 

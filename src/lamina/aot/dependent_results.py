@@ -336,9 +336,21 @@ class _Calls:
             elif node not in needed:
                 needed.add(node)
                 stack += node.all_input_nodes
-                if node.op != "placeholder":
+                if node.op != "placeholder" and not self._views_other(node, own):
                     stack += self.writes.get(_memory(node), ())
         return self._made(result, stops, needed, example_inputs) if stops else None
+
+    def _views_other(self, node: Node, own: tuple[int, ...]) -> bool:
+        """Whether ``node`` is a view of another result than that at ``own``, which holds what was written to it."""
+        place = memory(example(node))
+        while place is not None:
+            found = next((n for n in node.all_input_nodes if memory(example(n)) == place), None)
+            if found is None:
+                return False
+            if self.results.places_of(found) not in ((), own):
+                return True
+            node = found
+        return False
 
     def _made(
         self, result: Node, stops: Mapping[Node, int], needed: set[Node], example_inputs: Sequence[Any]
@@ -381,8 +393,11 @@ class _Calls:
         if self.written.intersection(inputs) - self.unread:
             return reasons.WRITES_INPUT()
         for node in stops:
-            last = max((self.order[n] for n in self.writes.get(_memory(node), ())), default=-1)
-            reading = (n for n in calls if any(_memory(one) == _memory(node) for one in n.all_input_nodes))
+            place = _memory(node)
+            writing = self.writes.get(place, ())
+            last = max((self.order[n] for n in writing), default=-1)
+            calls_there = (n for n in calls if any(_memory(one) == place for one in n.all_input_nodes))
+            reading = (n for n in calls_there if n in writing or _memory(n) != place)  # a view is read where it is used
             if any(self.order[n] <= last for n in reading):
                 return reasons.WRITES_RESULT()
         return None
