@@ -148,6 +148,20 @@ def test_lazily_conjugated_and_negated_arguments(compile: CompileFunction) -> No
     agree(compile, _lazy)
 
 
+def test_lazily_conjugated_and_negated_results(compile: CompileFunction) -> None:
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        z = torch.complex(x, y).exp()
+        return (z + 1).conj(), (z * 2).sum(0).conj()[1:], (z * 3).conj().imag, z, z.real, z.conj().imag
+
+    found, wanted = (f(torch.ones(3, 4), torch.ones(3, 4)) for f in (compile(program), program))
+    for one, other in zip(found, wanted, strict=True):
+        assert (one.is_conj(), one.is_neg()) == (other.is_conj(), other.is_neg())
+        torch.testing.assert_close(one, other, check_stride=True)
+    found[3].zero_()
+    assert not found[4].any()
+    assert not found[5].any()
+
+
 def test_gradients_of_lazily_conjugated_results(compile: CompileFunction) -> None:
     agree(compile, lambda: (lambda x: torch.fft.ifft(x, dim=1), (torch.randn(3, 4, 5, requires_grad=True),)))
 

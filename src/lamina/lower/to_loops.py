@@ -305,7 +305,8 @@ def _flatten(value: Any) -> Iterable[Any]:
 
 
 def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferView | Expr | None]) -> None:
-    """Refuse an output that should be a view of an input, or lie in one memory with another, and became its own.
+    """Refuse an output that should be a view of an input, or lie in one memory with another, and became its own; and
+    those that eager conjugates or negates lazily.
 
     Where sizes or numbers of the views are symbols, even such as a guard makes constants, the caller makes the alias
     from what it is given: its sizes, strides and offset.
@@ -317,9 +318,12 @@ def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferV
     refused: dict[str, str] = {}
     for result, made in views:
         base = bases[result]
-        if not isinstance(env[base], TensorValue) or env[base].buffer == made.buffer:
+        lazy = base.op != "placeholder" and _is_lazy(result)
+        if not lazy and (not isinstance(env[base], TensorValue) or env[base].buffer == made.buffer):
             continue
-        if base.op == "placeholder":
+        if lazy:
+            alone, why = False, f"{result.target} is an output that is conjugated or negated lazily"
+        elif base.op == "placeholder":
             alone = not any(has_symbols(node.meta["val"]) for node in (result, base))
             alone = alone and not any(_by_numbers(node) for node in _between(result, base))
             why = f"{result.target} of {base.name} is an output, and its strides are known only at run time"
@@ -332,6 +336,12 @@ def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferV
             refused |= {node.name: why for one in family for node in _between(one, base)}
     if refused:
         raise CannotLower(next(iter(refused.values())), refused)
+
+
+def _is_lazy(node: Node) -> bool:
+    """Whether a tensor's memory does not hold its values, but their conjugates or negatives."""
+    val = node.meta.get("val")
+    return isinstance(val, torch.Tensor) and (val.is_conj() or val.is_neg())
 
 
 def _by_numbers(node: Node) -> bool:
