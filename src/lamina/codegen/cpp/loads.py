@@ -50,6 +50,10 @@ class Loads:
         step = self.addresses.step(expr, furthest(self.facts.schedule.width)) if eqn.mask is None else 0
         if step:
             return f"stepped_{kind}<{step}>({self.addresses.at(eqn.buffer, expr)}, n)"
+        factor = self.addresses.stride(expr)
+        if factor is not None and eqn.mask is None:
+            place = self.addresses.at(eqn.buffer, expr)
+            return f"picked_{kind}({place}, {index_text(factor, {})}, lane_count(n))"
         found = self.addresses.cycle(expr)
         if found is None:
             return self._in_stretches(eqn, self._load_each(eqn, *self.addresses.lanes(expr)))

@@ -92,12 +92,18 @@ template <int S, int J, class V, class LOAD, int... K> static INLINE V left_join
     take_turns<S, HALF, 0>(high, [&](int64 k, H v) STEP { *(U*)(p + S * HALF + k) = v; }, EachOfHalf{}); \
   }                                                                                                 \
   STEPS_LEFT(T, V, GATHER)
-// p[0], p[step], p[2 * step], ... = the lanes of x that count: converted together, then stored one by one.
-#define SPREAD(T, V)                                                              \
-  static inline void spread_##T(T* p, int64 step, V x, int64 n) {                 \
-    alignas(64) T a[LANES];                                                       \
-    store_##T(a, x, all);                                                         \
-    for (int64 k = 0; k < n; ++k) p[k * step] = a[k];                             \
+// p[0], p[step], p[2 * step], ... = the lanes of x that count: converted together, then stored one by one. picked_T loads
+// from such places. Both are calls: a network that sorts has dozens, and each written out took the compiler 0.1 s.
+#define SPREAD(T, V)                                                                                  \
+  static __attribute__((noinline)) void spread_##T(T* p, int64 step, V x, int64 n) {                  \
+    alignas(64) T a[LANES];                                                                           \
+    store_##T(a, x, all);                                                                             \
+    for (int64 k = 0; k < n; ++k) p[k * step] = a[k];                                                 \
+  }                                                                                                   \
+  static __attribute__((noinline)) V picked_##T(const T* p, int64 step, int64 n) {                    \
+    alignas(64) T a[LANES] = {};                                                                      \
+    for (int64 k = 0; k < n; ++k) a[k] = p[k * step];                                                 \
+    return load_##T(a, all);                                                                          \
   }
 SPREAD(f32, vf32) SPREAD(bf16, vf32) SPREAD(f16, vf32) SPREAD(f64, vf64) SPREAD(int8, vi32) SPREAD(uint8, vi32)
 SPREAD(int16, vi32) SPREAD(int32, vi32) SPREAD(int64, vi64) SPREAD(flag, vflag) SPREAD(e4m3, vf32) SPREAD(e5m2, vf32)
