@@ -15,6 +15,7 @@ from lamina.lower import (
     embedding_bags,
     foreach,
     formulas,
+    group_norm,
     indexing,
     losses,
     matrix_vector,
@@ -47,7 +48,7 @@ DERIVED = formulas.rules_of_rows()
 
 LOADED = (
     *(activations, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
-    *(batch_norm, foreach, losses, matrix_vector, max_pooling, mean_pooling, nll_loss, norms, row_digest),
+    *(batch_norm, foreach, group_norm, losses, matrix_vector, max_pooling, mean_pooling, nll_loss, norms, row_digest),
     *(arrangement, asserts, concat, convolution, cross, embedding_bags, indexing, padding, scan, scatter),
     *(selections, sorting),
     *(strided, topk),

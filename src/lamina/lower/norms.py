@@ -1,4 +1,4 @@
-"""Layer, group and root-mean-square normalisation, forward and backward: one nest each.
+"""Layer and root-mean-square normalisation, forward and backward: one nest each.
 
 The backward nests hold row sums (for the input's gradient) and column sums (for the weights') at once.
 """
@@ -17,7 +17,7 @@ from lamina.lower.reduction import count, vector_norm
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
 
-__all__ = ["normalised", "optional_results"]
+__all__ = ["absent_bias", "affine", "input_gradient", "normalised", "optional_results"]
 
 
 def optional_results(low: Lowering, node: Node, mask: Sequence[bool]) -> list[TensorValue | None]:
@@ -34,12 +34,13 @@ def normalised(b: NestBuilder, v: Value, dims: list[int], eps: float, shape: Seq
     return average, (variance + eps).op("rsqrt")
 
 
-def _affine(v: Value, weight: Value | None, bias: Value | float | None) -> Value:
+def affine(v: Value, weight: Value | None, bias: Value | float | None) -> Value:
+    """``v`` times ``weight`` plus ``bias``, without those that are absent."""
     v = v if weight is None else v * weight
     return v if bias is None else v + bias
 
 
-def _absent_bias(low: Lowering, out: TensorValue) -> float | None:
+def absent_bias(low: Lowering, out: TensorValue) -> float | None:
     """What eager adds where there is no bias: on the CPU 0.0, after which no zero is -0.0."""
     return None if low.on_gpu(out) else 0.0
 
@@ -62,8 +63,8 @@ def layer_norm(
     v = b.load(x).to(kin)
     average, scale = normalised(b, v, dims, eps, x.shape)
     factor = None if weight is None else b.load(weight).to(kin)
-    term = _absent_bias(low, out) if bias is None else b.load(bias).to(kin)
-    b.store(out, _affine((v - average) * scale, factor, term))
+    term = absent_bias(low, out) if bias is None else b.load(bias).to(kin)
+    b.store(out, affine((v - average) * scale, factor, term))
     for target, value in ((mean, average), (rstd, scale)):
         b.store(target, value, _kept(b, target, dims))
     low.finish(b)
@@ -100,7 +101,7 @@ def layer_norm_backward(
     unit = (b.load(x).to(kin) - average) * scale
     if outs[0] is not None:
         weighted = g if weight is None else g * b.load(weight).to(kin)
-        b.store(outs[0], _input_gradient(b, weighted, unit, scale, inner, x.shape))
+        b.store(outs[0], input_gradient(b, weighted, unit, scale, inner, x.shape))
     for out, value in ((outs[1], g * unit if outs[1] is not None else g), (outs[2], g)):
         if out is not None:
             b.store(out, b.reduce("sum", value, rows) if rows else value, b.axes[outer:])
@@ -108,7 +109,7 @@ def layer_norm_backward(
     return outs
 
 
-def _input_gradient(
+def input_gradient(
     b: NestBuilder, weighted: Value, unit: Value, scale: Value, dims: list[int], shape: Sequence[Expr]
 ) -> Value:
     """The gradient through a normalisation over ``dims``: what is left after removing its mean and its unit part."""
@@ -116,95 +117,6 @@ def _input_gradient(
     offset = b.reduce("sum", weighted, dims) / number
     slope = b.reduce("sum", weighted * unit, dims) / number
     return (weighted - offset - unit * slope) * scale
-
-
-class _Groups:
-    """The nest of a group norm: axes are sample, group, channel of the group, then the spatial axes."""
-
-    def __init__(self, low: Lowering, node: Node, x: TensorValue, groups: int) -> None:
-        self.width = x.shape[1] // groups
-        self.shape = [x.shape[0], x.shape[1] * 0 + groups, self.width, *x.shape[2:]]
-        self.b = low.nest(node, self.shape)
-        n, g, c, *space = self.b.axes
-        self.channel = g * self.width + c
-        self.position = [n, self.channel, *space]
-        self.group = [n, g]
-        self.inside = list(range(2, len(self.shape)))
-
-    def per_channel(self, source: TensorValue | None, dtype: str) -> Value | None:
-        """A vector with one element for each channel."""
-        return None if source is None else self.b.load(source, [self.channel]).to(dtype)
-
-
-@rule("aten.native_group_norm.default")
-def group_norm(
-    low: Lowering,
-    node: Node,
-    x: TensorValue,
-    weight: TensorValue | None,
-    bias: TensorValue | None,
-    samples: Any,
-    channels: Any,
-    area: Any,
-    groups: int,
-    eps: float,
-) -> list[TensorValue]:
-    if x.rank < 2:
-        raise Decline("group norm of fewer than two dimensions")
-    out, mean, rstd = (low.result(node, k) for k in range(3))
-    low.plain(x.dtype, out.dtype)
-    kin = opmath(x.dtype)
-    grouped = _Groups(low, node, x, groups)
-    b = grouped.b
-    v = b.load(x, grouped.position).to(kin)
-    average, scale = normalised(b, v, grouped.inside, eps, grouped.shape)
-    factor = grouped.per_channel(weight, kin)
-    term: Value | float | None = grouped.per_channel(bias, kin)
-    if factor is not None and term is None:
-        term = _absent_bias(low, out)
-    b.store(out, _affine((v - average) * scale, factor, term), grouped.position)
-    b.store(mean, average, grouped.group)
-    b.store(rstd, scale, grouped.group)
-    low.finish(b)
-    return [out, mean, rstd]
-
-
-@rule("aten.native_group_norm_backward.default")
-def group_norm_backward(
-    low: Lowering,
-    node: Node,
-    grad: TensorValue,
-    x: TensorValue,
-    mean: TensorValue,
-    rstd: TensorValue,
-    weight: TensorValue | None,
-    samples: Any,
-    channels: Any,
-    area: Any,
-    groups: int,
-    mask: Sequence[bool],
-) -> list[TensorValue | None]:
-    if x.rank < 2:
-        raise Decline("group norm of fewer than two dimensions")
-    outs = optional_results(low, node, mask)
-    low.plain(x.dtype)
-    kin = opmath(x.dtype)
-    grouped = _Groups(low, node, x, groups)
-    b = grouped.b
-    g = b.load(grad, grouped.position).to(kin)
-    average, scale = (b.load(t, grouped.group).to(kin) for t in (mean, rstd))
-    unit = (b.load(x, grouped.position).to(kin) - average) * scale
-    if outs[0] is not None:
-        factor = grouped.per_channel(weight, kin)
-        weighted = g if factor is None else g * factor
-        value = _input_gradient(b, weighted, unit, scale, grouped.inside, grouped.shape)
-        b.store(outs[0], value, grouped.position)
-    across = [0, *range(3, len(grouped.shape))]
-    for out, value in ((outs[1], g * unit if outs[1] is not None else g), (outs[2], g)):
-        if out is not None:
-            b.store(out, b.reduce("sum", value, across), [grouped.channel])
-    low.finish(b)
-    return outs
 
 
 @rule("aten._fused_rms_norm.default")
@@ -221,7 +133,7 @@ def rms_norm(
     v = b.load(x).to(kin)
     square = b.reduce("sum", v * v, dims) / count(b, [x.shape[d] for d in dims], kin)
     scale = (square + eps).op("rsqrt")
-    b.store(out, _affine(v * scale, b.load(weight).to(kin) if weight is not None else None, None))
+    b.store(out, affine(v * scale, b.load(weight).to(kin) if weight is not None else None, None))
     b.store(rstd, scale, _kept(b, rstd, dims))
     low.finish(b)
     return [out, rstd]

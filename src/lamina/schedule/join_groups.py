@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from lamina.base.reasons import Reason
@@ -32,6 +32,8 @@ __all__ = ["Joiner"]
 
 _AGAIN = 4
 """Times that a value of ``COSTLY`` instructions would be computed, from which on it is stored and read instead."""
+_SHORT_ROW = 32
+"""Elements along memory that are worth a loop of vectors."""
 _WORTH_A_KERNEL = 500_000
 """Instructions that are worth a kernel of its own, which takes about ten microseconds."""
 _MAX_EQUATIONS = 400
@@ -124,7 +126,9 @@ class Joiner:
         apart = [_additions(group.nest) for group in (first, second) if group.nest is not None]
         if sum(apart, Counter()) != _additions(nest):
             return reasons.SCATTERS()
-        return reasons.REDUCES_IN_ANOTHER_ORDER() if self._turns_a_reduction(first, second, nest) else None
+        if self._turns_a_reduction(first, second, nest):
+            return reasons.REDUCES_IN_ANOTHER_ORDER()
+        return reasons.CUTS_ROWS() if self._cuts_rows(first, second, nest) else None
 
     def _turns_a_reduction(self, first: Group, second: Group, nest: Nest) -> bool:
         """Whether on a CPU what the first reduces along memory would be read across it, to save few bytes."""
@@ -139,6 +143,22 @@ class Joiner:
         length = prod(a.extent for a in first.nest.axes if a.name in alone)
         saved = sum(self.buffers.bytes[name] for name in first.writes & second.reads)
         return saved * estimate(length) < sum(self.buffers.bytes[name] for name in second.writes)
+
+    def _cuts_rows(self, first: Group, second: Group, nest: Nest) -> bool:
+        """Whether on a CPU loops along memory would be cut to the few elements that the first reduces.
+
+        What it reduces and stores again has to be gone through before what the second does with it: of groups of
+        channels that lie side by side in each pixel, group after group.
+        """
+        if first.nest is None or second.nest is None or first.facts is None or second.facts is None:
+            return False
+        if not first.facts.inner or second.facts.reduces or any(map(self.buffers.on_gpu, first.facts.stores)):
+            return False
+        reduced = {a for e in nest.body if isinstance(e, Reduce) for a in e.axes}
+        cut = _longest(nest, contiguous_axes(nest, self.buffers.buffers) & reduced)
+        whole = _longest(second.nest, contiguous_axes(second.nest, self.buffers.buffers))
+        again = estimate(_points(nest)) / max(estimate(_points(first.nest)), 1)
+        return 0 < cut < min(whole, _SHORT_ROW) and again >= _AGAIN
 
     def _against(self, first: Group, left: Nest, second: Group, right: Nest, found: Alignment) -> Reason | None:
         """Why loops that line up are left apart; ``None`` if nothing is against one loop."""
@@ -291,6 +311,11 @@ class Joiner:
 
 def _points(nest: Nest) -> Expr:
     return prod(axis.extent for axis in nest.axes)
+
+
+def _longest(nest: Nest, names: Collection[str]) -> int:
+    """Points of the longest of the axes ``names``, 0 if there is none."""
+    return max((estimate(axis.extent) for axis in nest.axes if axis.name in names), default=0)
 
 
 def _is_short(first: Nest, second: Nest) -> bool:

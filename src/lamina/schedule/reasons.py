@@ -162,6 +162,12 @@ REDUCES_IN_ANOTHER_ORDER = _JOINED.add(
     "One reduces along contiguous memory, the other reads or writes along another axis; one loop would do one of them "
     "element by element, and little memory would be saved.",
 )
+CUTS_ROWS = _JOINED.add(
+    26,
+    "loops along memory would be cut to what is reduced",
+    "One reduces a few neighbours in memory, as a group of channels, and the other reads the result beside long rows of "
+    "such groups many times; apart, its loops go over whole rows.",
+)
 
 _AGAIN = Codes(51, "Values computed again, or once ahead, instead of stored or read")
 

@@ -42,10 +42,13 @@ class RowBlocks:
         rows, at = f"{sums[0].outs[0]}_rows", f"{sums[0].outs[0]}_at"  # another phase may have a loop over this axis
         text.open(f"auto {rows} = [&](int64 first, auto count) STEP {{")
         text.open(f"strip<1>({low}, {high}, [&](int64 {vector}, auto n, int k) STEP {{")
+        same = self.body.invariant(loop_body, axis)
+        for line in self.body.before(same):
+            text.add(line)
         for eqn in sums:
             self.reductions.begin_row(text, eqn)
         text.open(f"for (int64 {axis} = first; {axis} < first + count; ++{axis}) {{")
-        for line in self.body.lines(loop_body):
+        for line in self.body.lines(loop_body, same):
             text.add(line)
         text.close()
         for eqn in sums:
@@ -86,6 +89,10 @@ class RowBlocks:
         for position in self.needs.of(loop_body.known, loop_body.goals):
             eqn = facts.body[position]
             one_row = facts.axes_at(position) <= loop_body.opened | {axis}
-            if isinstance(eqn, Reduce | Scan | Check | Random) or (one_row and not isinstance(eqn, Constant)):
+            ready = isinstance(eqn, Reduce) and facts.axes[eqn.outs[0]] <= inside - {axis}  # by an earlier phase
+            if isinstance(eqn, Scan | Check | Random) or (isinstance(eqn, Reduce) and not ready):
                 return []
-        return sums if self.body.accumulators(loop_body) == _ROWS and facts.schedule.unroll != 1 else []
+            if one_row and not isinstance(eqn, Constant):
+                return []
+        cheap = self.body.accumulators(loop_body, self.body.invariant(loop_body, axis)) == _ROWS
+        return sums if cheap and facts.schedule.unroll != 1 else []

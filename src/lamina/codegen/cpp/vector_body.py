@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lamina.codegen.cpp.arrays import Arrays
@@ -14,7 +14,7 @@ from lamina.codegen.cpp.reductions import Reductions
 from lamina.codegen.cpp.scans import Scans
 from lamina.codegen.cpp.stores import Stores
 from lamina.codegen.cpp.text import LoopBody
-from lamina.ir.loops import Check, Compute, Constant, Load, Reduce, Scan, Store
+from lamina.ir.loops import Check, Compute, Constant, Load, Reduce, Scan, Store, defined
 from lamina.ir.ops import OPS
 
 __all__ = ["VectorBody"]
@@ -33,13 +33,13 @@ class VectorBody:
     reductions: Reductions
     scans: Scans
 
-    def lines(self, loop_body: LoopBody) -> list[str]:
-        """Statements of the vector loop, in the order of the equations."""
+    def lines(self, loop_body: LoopBody, before: Collection[int] = ()) -> list[str]:
+        """Statements of the vector loop, in the order of the equations, without those that stand ``before`` it."""
         facts = self.facts
         as_goal = {g.position: g for g in loop_body.goals}
         keeps = {g.position for g in loop_body.goals if g.name}
         lines: list[str] = []
-        places = sorted(self.needs.of(loop_body.known, loop_body.goals) | set(as_goal))
+        places = sorted((self.needs.of(loop_body.known, loop_body.goals) | set(as_goal)) - set(before))
         turns = self._turns(places)
         joined = {one for row in turns.values() for one in row}
         for position in places:
@@ -57,15 +57,40 @@ class VectorBody:
                 lines.append(f"if (any_lane(~{cond} & lanes(n))) {{ failed = {number}; return; }}")
             elif isinstance(eqn, Reduce) and position in as_goal:
                 lines.append(self.reductions.step_lanes(eqn))
-            elif not isinstance(eqn, Constant):
-                name = eqn.outs[0] if isinstance(eqn, Reduce) else eqn.out
-                lines += [self.arrays.load(name)] if name in self.arrays else self._value(position)
+            else:
+                lines += self._defined(position)
         return lines
 
-    def accumulators(self, loop_body: LoopBody) -> int:
+    def invariant(self, loop_body: LoopBody, axis: str) -> list[int]:
+        """What the loop over ``axis`` computes that is the same in all its rounds, in the order of the equations."""
+        facts = self.facts
+        wanted = sorted(self.needs.of(loop_body.known, loop_body.goals))
+        written = {facts.stores[g.position].buffer for g in loop_body.goals if g.position in facts.stores}
+        if any(isinstance(e := facts.body[p], Scan) or (isinstance(e, Load) and e.buffer in written) for p in wanted):
+            return []
+        return [p for p in wanted if all(axis not in facts.axes[name] for name in self._names(p))]
+
+    def before(self, positions: Sequence[int]) -> list[str]:
+        """Statements for what is ``invariant``."""
+        return [line for position in positions for line in self._defined(position)]
+
+    def _names(self, position: int) -> tuple[str, ...]:
+        """The values of an equation; of a check, what it asks."""
+        eqn = self.facts.body[position]
+        return (eqn.cond,) if isinstance(eqn, Check) else defined(eqn)
+
+    def _defined(self, position: int) -> list[str]:
+        """Statements for a value that is computed here or was kept."""
+        eqn = self.facts.body[position]
+        if isinstance(eqn, Constant):
+            return []
+        name = eqn.outs[0] if isinstance(eqn, Reduce) else eqn.out
+        return [self.arrays.load(name)] if name in self.arrays else self._value(position)
+
+    def accumulators(self, loop_body: LoopBody, before: Collection[int] = ()) -> int:
         """How many accumulators: enough to hide an addition's latency behind cheap work."""
         cost = 0
-        for position in self.needs.of(loop_body.known, loop_body.goals):
+        for position in self.needs.of(loop_body.known, loop_body.goals).difference(before):
             eqn = self.facts.body[position]
             cost += OPS[eqn.op].cost if isinstance(eqn, Compute) else 2
         return 4 if cost <= 24 else 2 if cost <= 48 else 1
