@@ -121,6 +121,7 @@ def test_loads_follow_the_step_of_their_place() -> None:
     operands = Operands(FACTS)
     loads = Loads(FACTS, DTYPES, operands, Addresses(FACTS, operands))
     steps = {1: "load_f32(b0 + j, n)", 2: "stepped_f32<2>(b0 + j*2, n)", 0: "splat_f32(load_f32(b0))"}
+    steps[31] = "picked_f32(b0 + j*31, 31, lane_count(n))"
     for step, text in steps.items():
         assert loads.load(Load("x", "b0", (as_expr(COLUMN) * step,), "float32"), vector=True) == text, step
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lamina.codegen.cpp.emit import emit
 from lamina.ir.index import Size, as_expr
 from lamina.ir.loops import Buffer
 from lamina.runtime.toolchain import host_isa
@@ -206,6 +207,18 @@ def crossed(n: int, g: int, c: int, p: int, op: str, dtype: str = "float32"):
     if op == "prod":
         x0 = 1 + x0 / 100
     return b, buffers, {"X": x0.to(getattr(torch, dtype))}, {}
+
+
+def column_deviations(n: int, p: int, c: int):
+    """Means and deviations of columns: the second phase reads what the first has had, and a factor of each column."""
+    b = Body(n, p, c)
+    x, w = b.load("X", *b.at), b.load("W", b.at[0], b.at[2])
+    mean = b.op("div", b.reduce("sum", x, 1), float(p))
+    apart = b.op("sub", x, mean)
+    b.store("S", (b.at[0], b.at[2]), b.reduce("sum", b.op("mul", b.op("mul", apart, apart), w), 1))
+    b.store("M", (b.at[0], b.at[2]), mean)
+    buffers = table(("X", "float32", (n, p, c)), *((name, "float32", (n, c)) for name in "WSM"))
+    return b, buffers, {"X": torch.randn(n, p, c), "W": torch.rand(n, c)}, {}
 
 
 def norm_rows_and_columns(g: int, n: int, c: int):
@@ -517,6 +530,8 @@ for op_ in ("sum", "prod", "max", "argmax", "argmin"):
     recipe(crossed, f"crossed_rows_{op_}", 3, 32, 4, 50, op_)
     recipe(crossed, f"crossed_mixed_{op_}", 40, 2, 4, 50, op_)
 recipe(norm_rows_and_columns, "norm_rows_and_columns", 32, 6, 50)
+for points_ in (3, 130, 261):
+    recipe(column_deviations, f"column_deviations_{points_}", 3, points_, 40)
 recipe(crossed, "crossed_rows_bf16", 300, 9, 4, 20, "sum", "bfloat16")
 recipe(group_quantise, "group_quantise", 6, 5, 33)
 for op_ in ("sum", "prod", "max", "min", "logaddexp"):
@@ -589,6 +604,19 @@ def test_nest(kernels, name: str) -> None:
         scale = float(w.double().nan_to_num(0, 0, 0).abs().max()) if w.numel() else 0.0
         loose = 16 * max(eps, 1e-6) * scale
         torch.testing.assert_close(g.double(), w.double(), rtol=8 * eps, atol=loose, equal_nan=True)
+
+
+def test_sums_of_column_deviations_read_what_is_the_same_in_all_rows_once() -> None:
+    """Four rows at a time, in front of which a column's mean and factor stand."""
+    target = Target.of("avx2", 2)
+    body, buffers, _, _ = column_deviations(3, 261, 40)
+    text = emit(case("deviations", [body.nest()], buffers, target).kernel, target)
+    blocks = text.split("_rows = [&](int64 first, auto count) STEP {")[1:]
+    assert len(blocks) == 2
+    before, inside = blocks[1].split("i1 < first + count; ++i1) {")
+    assert "kept" in before
+    assert "/ splat_f32" in before
+    assert "/ splat_f32" not in inside.split("};")[0]
 
 
 def test_failed_check(tmp_path: Path) -> None:

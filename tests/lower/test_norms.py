@@ -115,6 +115,45 @@ def test_group_norm_with_channels_last_and_symbolic_sizes(symbolic: bool) -> Non
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("groups", [2, 3, 6])
+def test_group_norm_adds_up_each_innermost_channel_first(dtype: torch.dtype, affine: bool, groups: int) -> None:
+    last = torch.channels_last
+    x, g = (_random(3, 6, 5, 4, dtype=dtype, seed=k).to(memory_format=last) for k in (0, 1))
+    w, b = (_random(6, dtype=dtype, seed=k) for k in (2, 3))
+
+    def both(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
+        scale, shift = (w, b) if affine else (None, None)
+        y, mean, rstd = aten.native_group_norm(x, scale, shift, 3, 6, 20, groups, 1e-5)
+        mask = [True, affine, affine]
+        grads = aten.native_group_norm_backward(g, x, mean, rstd, scale, 3, 6, 20, groups, mask)
+        return y, mean, rstd, *[v for v in grads if v is not None]
+
+    check(both, x, g, w, b)
+    assert len(_nests(both, x, g, w, b)) == (9 if affine else 7)
+
+
+def test_group_norm_of_innermost_channels_whose_means_differ_more_than_they_do() -> None:
+    """The channels of a group have means a thousand apart, and one pixel is far from the others."""
+    x = _random(2, 8, 16, 16) + 1000 * torch.arange(8).view(1, 8, 1, 1)
+    x[:, :, 0, 0] += 1e4
+    x = x.to(memory_format=torch.channels_last)
+    compiled = lamina.compile(lambda x: F.group_norm(x, 4), dynamic=False, options={"compare_eager": "off"})
+    assert not judge(compiled(x), F.group_norm(x, 4), F.group_norm(x.double(), 4))
+    for value in (1.6487213, 3300.1):
+        assert compiled(torch.full_like(x, value)).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_statistics_of_few_innermost_channels_stay_apart_from_what_reads_long_rows(training: bool) -> None:
+    x = _random(2, 32, 16, 16).to(memory_format=torch.channels_last).requires_grad_(training)
+    compiled = lamina.compile(lambda x: F.group_norm(x, 8), dynamic=False, options={"compare_eager": "off"})
+    compiled(x)
+    decided = [d for s in compiled.record.stages for d in s.decisions if d.code == "LM5026"]
+    assert decided
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(4, 3, 5, 2), (7, 3), (2, 3, 6)])
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm(dtype: torch.dtype, shape: tuple[int, ...], training: bool) -> None:

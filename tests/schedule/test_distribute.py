@@ -123,7 +123,7 @@ _LAST = torch.channels_last
 
 
 def _group_norm(x: Tensor) -> Tensor:
-    return F.silu(F.group_norm(x.to(memory_format=_LAST), 2) * 1.5)
+    return F.silu(F.group_norm(x.to(memory_format=_LAST), 1) * 1.5)
 
 
 def _layer_norm(x: Tensor) -> Tensor:

@@ -10,7 +10,10 @@ from lamina.ir.index import as_expr
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, Load, Nest, Source, Store
 from lamina.ir.plan import KernelCall
 
-__all__ = ["AnyStep", "arguments", "contiguous_axes", "origins", "provenance", "reads", "views", "writes"]
+__all__ = ["SHORT_ROW", "AnyStep", "arguments", "contiguous_axes", "origins", "provenance", "reads", "views", "writes"]
+
+SHORT_ROW = 32
+"""Elements along memory below which the loops of a CPU are too short: two vectors, or four of AVX2."""
 
 AnyStep = Nest | LibraryCall | KernelCall
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.fx import Node
 
+from lamina.ir.access import SHORT_ROW
 from lamina.ir.index import Expr, prod
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
@@ -22,20 +23,13 @@ from lamina.lower.values import TensorValue
 
 __all__: list[str] = []
 
-_FEW_CHANNELS = 32
-"""Channels of a group that are worth a vector loop of their own for each pixel."""
-_FEW_PIXELS = 16
-"""Pixels below which sums of each channel are not worth nests of their own."""
-
 
 def _channels_first(low: Lowering, x: TensorValue, groups: int) -> bool:
-    """Whether channels are to be added up each for itself: innermost in a CPU's memory, several groups of few."""
-    if low.on_gpu(x) or groups == 1 or x.strides is None or not x.shape[1].is_int:
+    """Whether each channel is to be added up for itself: innermost in a CPU's memory, few of a group, many pixels."""
+    if low.on_gpu(x) or groups == 1 or x.strides is None or x.strides[1] != 1 or not x.shape[1].is_int:
         return False
-    pixels = prod(x.shape[2:])
-    if pixels.is_int and pixels.const < _FEW_PIXELS:
-        return False
-    return x.strides[1] == 1 and 1 <= x.shape[1].const // groups < _FEW_CHANNELS
+    width, pixels = x.shape[1].const // groups, prod(x.shape[2:])
+    return 0 < width < SHORT_ROW and (not pixels.is_int or pixels.const >= width)
 
 
 class _Groups:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from lamina.base.reasons import Reason
-from lamina.ir.access import contiguous_axes
+from lamina.ir.access import SHORT_ROW, contiguous_axes
 from lamina.ir.index import Atom, Axis, Expr, as_expr, prod
 from lamina.ir.loops import Check, Compute, Load, Nest, Reduce, Scan, Store, axes_of, axes_of_values, operands
 from lamina.ir.ops import OPS
@@ -32,8 +32,6 @@ __all__ = ["Joiner"]
 
 _AGAIN = 4
 """Times that a value of ``COSTLY`` instructions would be computed, from which on it is stored and read instead."""
-_SHORT_ROW = 32
-"""Elements along memory that are worth a loop of vectors."""
 _WORTH_A_KERNEL = 500_000
 """Instructions that are worth a kernel of its own, which takes about ten microseconds."""
 _MAX_EQUATIONS = 400
@@ -158,7 +156,7 @@ class Joiner:
         cut = _longest(nest, contiguous_axes(nest, self.buffers.buffers) & reduced)
         whole = _longest(second.nest, contiguous_axes(second.nest, self.buffers.buffers))
         again = estimate(_points(nest)) / max(estimate(_points(first.nest)), 1)
-        return 0 < cut < min(whole, _SHORT_ROW) and again >= _AGAIN
+        return 0 < cut < min(whole, SHORT_ROW) and again >= _AGAIN
 
     def _against(self, first: Group, left: Nest, second: Group, right: Nest, found: Alignment) -> Reason | None:
         """Why loops that line up are left apart; ``None`` if nothing is against one loop."""

@@ -165,8 +165,8 @@ REDUCES_IN_ANOTHER_ORDER = _JOINED.add(
 CUTS_ROWS = _JOINED.add(
     26,
     "loops along memory would be cut to what is reduced",
-    "One reduces a few neighbours in memory, as a group of channels, and the other reads the result beside long rows of "
-    "such groups many times; apart, its loops go over whole rows.",
+    "One reduces a few neighbours in memory, as a group of channels, and the other reads the result beside long rows "
+    "of such groups many times; apart, its loops go over whole rows.",
 )
 
 _AGAIN = Codes(51, "Values computed again, or once ahead, instead of stored or read")

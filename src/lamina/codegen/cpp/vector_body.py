@@ -66,23 +66,21 @@ class VectorBody:
         facts = self.facts
         wanted = sorted(self.needs.of(loop_body.known, loop_body.goals))
         written = {facts.stores[g.position].buffer for g in loop_body.goals if g.position in facts.stores}
-        if any(isinstance(e := facts.body[p], Scan) or (isinstance(e, Load) and e.buffer in written) for p in wanted):
+        if any(
+            isinstance(e := facts.body[p], Scan | Check) or (isinstance(e, Load) and e.buffer in written)
+            for p in wanted
+        ):
             return []
-        return [p for p in wanted if all(axis not in facts.axes[name] for name in self._names(p))]
+        return [p for p in wanted if all(axis not in facts.axes[name] for name in defined(facts.body[p]))]
 
     def before(self, positions: Sequence[int]) -> list[str]:
         """Statements for what is ``invariant``."""
         return [line for position in positions for line in self._defined(position)]
 
-    def _names(self, position: int) -> tuple[str, ...]:
-        """The values of an equation; of a check, what it asks."""
-        eqn = self.facts.body[position]
-        return (eqn.cond,) if isinstance(eqn, Check) else defined(eqn)
-
     def _defined(self, position: int) -> list[str]:
         """Statements for a value that is computed here or was kept."""
         eqn = self.facts.body[position]
-        if isinstance(eqn, Constant):
+        if isinstance(eqn, Constant | Store | Check):
             return []
         name = eqn.outs[0] if isinstance(eqn, Reduce) else eqn.out
         return [self.arrays.load(name)] if name in self.arrays else self._value(position)
