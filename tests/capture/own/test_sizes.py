@@ -9,6 +9,7 @@ from torch.fx import Interpreter
 
 from lamina import compile as lamina_compile
 from lamina.aot.graph_compiler import GraphCompiler
+from lamina.base.symbolic.torch_private import AskedTooLate, answers_settled
 from lamina.base.torch_private import storage_of
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.sharing.form import Form
@@ -74,6 +75,57 @@ def test_batch_sizes_take_two_compilations() -> None:
     assert len(counted.graphs) == 2
     assert "size 0 of tensor 0" in counted.reasons("LM1216")[0]
     assert len(counted.record.decisions("recompile")) == 1
+
+
+CONVOLUTIONS = {
+    "rows": (lambda: nn.Conv1d(3, 4, 3), (3, 9)),
+    "images": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1)), (3, 9, 9)),
+    "strides": (lambda: nn.Conv2d(4, 4, 3, stride=2, padding=1, groups=2), (4, 9, 9)),
+    "transposed": (lambda: nn.ConvTranspose2d(3, 4, 3), (3, 5, 5)),
+    "volumes": (lambda: nn.Conv3d(3, 4, 3), (3, 5, 5, 5)),
+    "doubles": (lambda: nn.Conv2d(3, 4, 3).double(), (3, 9, 9)),
+}
+
+
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
+def test_batch_sizes_of_convolutions_take_two_compilations(kind: str) -> None:
+    make, sizes = CONVOLUTIONS[kind]
+    net = make()
+    counted = Counted(net)
+    dtype = next(net.parameters()).dtype
+    for batch in (4, 8, 1, 2, 16, 33):
+        x = torch.randn(batch, *sizes, dtype=dtype)
+        found, wanted = counted.call(x), net(x)
+        torch.testing.assert_close(found, wanted)
+        assert found.stride() == wanted.stride()
+    assert len(counted.graphs) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_layouts_of_convolutions_with_the_channels_innermost_are_those_of_eager(dtype: torch.dtype) -> None:
+    net = nn.Conv2d(3, 4, 1).to(dtype)
+    counted, compiled = Counted(net), lamina_compile(net, options={"capture": "own"})
+    for batch in (4, 8, 2, 16, 33):
+        x = torch.randn(batch, 3, 5, 6, dtype=dtype).to(memory_format=torch.channels_last)
+        wanted = net(x)
+        for call in (counted.call, compiled):
+            found = call(x)
+            torch.testing.assert_close(found, wanted)
+            assert found.stride() == wanted.stride()
+
+
+def test_which_algorithm_a_convolution_takes_is_asked_after_the_guards_are_settled() -> None:
+    symbols = Symbols()
+    batch = symbols.new(4, True)
+    with symbols.mode:
+        image, weight = torch.empty(batch, 3, 8, 8), torch.empty(4, 3, 3, 3)
+        innermost = torch.empty(batch, 8, 8, 3).permute(0, 3, 1, 2)
+    symbols.settle()
+    with symbols.mode, answers_settled([image]):
+        assert nn.functional.conv2d(image, weight).stride() == (144, 36, 6, 1)
+        with pytest.raises(AskedTooLate):
+            nn.functional.conv2d(innermost, weight)
+    assert symbols.hold((16,))
 
 
 def test_mixed_batches_and_sequences_take_three_compilations() -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "AskedTooLate",
     "DataDependentGuard",
     "LaterGuards",
+    "OpenShapes",
     "QuestionsLimit",
     "SizesTakeTooLong",
     "answers_settled",
@@ -93,6 +94,7 @@ class QuestionsLimit:
 class _Thread(threading.local):
     limit: QuestionsLimit | None = None
     settled: tuple[ShapeEnv, ...] = ()
+    needs_no_guard = False
 
 
 _thread = _Thread()
@@ -144,6 +146,8 @@ def _watch_answers() -> None:
 
     @functools.wraps(check)
     def check_frozen(self: ShapeEnv, question: Any, answer: Any) -> None:
+        if _thread.needs_no_guard:
+            return
         if any(env is self for env in _thread.settled):
             raise AskedTooLate(f"{question} was to be {answer}, after the guards were settled")
         check(self, question, answer)
@@ -171,6 +175,47 @@ def answers_settled(values: Sequence[Any]) -> Iterator[None]:
         yield
     finally:
         _thread.settled = before
+
+
+class OpenShapes(ShapeEnv):
+    """Symbols of sizes for which nothing is guarded that only decides which algorithm of a convolution is used."""
+
+
+def _watch_convolutions() -> None:
+    select = torch._C._select_conv_backend
+
+    @functools.wraps(select)
+    def select_conv_backend(image: Any, weight: Any, *arguments: Any, **keywords: Any) -> Any:
+        env = _env_of(image)
+        if isinstance(env, OpenShapes) and _convolved_densely(image, weight):
+            before, _thread.needs_no_guard = _thread.needs_no_guard, True
+            try:
+                with env.suppress_guards():
+                    return select(image, weight, *arguments, **keywords)
+            finally:
+                _thread.needs_no_guard = before
+        return select(image, weight, *arguments, **keywords)
+
+    torch._C._select_conv_backend = select_conv_backend
+
+
+def _convolved_densely(image: Any, weight: Any) -> bool:
+    """Whether a convolution gives rows of pixels whichever of a CPU's algorithms it takes.
+
+    Fake tensors ask for the algorithm to know the result's layout, and those of a CPU that decide by sizes, oneDNN's
+    by 16 images in a batch, differ in that for operands with the channels innermost only.
+    """
+    if image.device.type != "cpu" or weight.device.type != "cpu":
+        return False
+    if image.dim() == 3:  # which is taken for an image of one row
+        image, weight = image.contiguous().unsqueeze(2), weight.unsqueeze(2)
+    algorithms: Any = torch._C._ConvBackend  # type: ignore[attr-defined]
+    deciding = algorithms.Mkldnn, algorithms.Slow2d
+    layouts = (torch._C._conv_determine_backend_memory_format(image, weight, one) for one in deciding)
+    return all(layout is torch.contiguous_format for layout in layouts)
+
+
+_watch_convolutions()
 
 
 def _env_of(value: Any) -> Any:

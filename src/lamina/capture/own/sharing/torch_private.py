@@ -11,7 +11,9 @@ import torch
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import _config
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+from lamina.base.symbolic.torch_private import OpenShapes
 
 __all__ = ["Symbols", "assuming_no_size", "evaluated", "expression", "like"]
 
@@ -27,7 +29,7 @@ class Symbols:
 
     def __init__(self) -> None:
         self.mode = FakeTensorMode(
-            allow_non_fake_inputs=False, shape_env=ShapeEnv(specialize_zero_one=False, duck_shape=False)
+            allow_non_fake_inputs=False, shape_env=OpenShapes(specialize_zero_one=False, duck_shape=False)
         )
         self.env: Any = self.mode.shape_env
         self.names: list[sympy.Symbol] = []
