@@ -128,6 +128,56 @@ def test_which_algorithm_a_convolution_takes_is_asked_after_the_guards_are_settl
     assert symbols.hold((16,))
 
 
+WITH_SIZES = {
+    "the last row": lambda x: x[x.shape[0] - 1],
+    "a row and a part": lambda x: x[x.shape[0] // 2, 1:],
+    "a column": lambda x: x[:, x.shape[0] % 5].sin(),
+    "columns from behind": lambda x: x[None, ..., x.shape[0] % 5, :4].cos() if x.dim() > 2 else x[..., x.shape[0] % 5],
+    "a tensor": lambda x: x * torch.tensor(x.shape[0]) + torch.tensor(x.shape[0], dtype=torch.float64),
+    "padding": lambda x: nn.functional.pad(x, (0, 0, 1, max(0, 16 - x.shape[0]))).sin(),
+    "twice the size": lambda x: nn.functional.interpolate(x[None, None], scale_factor=2.0),
+    "nothing dropped": lambda x: nn.functional.dropout(x, 0.5, False).sin(),
+}
+
+
+@pytest.mark.parametrize("name", WITH_SIZES)
+def test_sizes_that_choose_and_fill_are_inputs(name: str) -> None:
+    program = WITH_SIZES[name]
+    counted, compiled = Counted(program), lamina_compile(program, options={"capture": "own"})
+    for rows in (4, 8, 1, 2, 16, 5, 9):
+        x = torch.randn(rows, 6)
+        wanted = program(x)
+        for call in (counted.call, compiled):
+            found = call(x)
+            torch.testing.assert_close(found, wanted)
+            assert (found.stride(), found.storage_offset()) == (wanted.stride(), wanted.storage_offset())
+    assert len(counted.graphs) == 2
+
+
+def test_parts_chosen_by_sizes_are_views_where_they_are_written_to() -> None:
+    def program(x, n):
+        x[n].mul_(2)
+        x[..., n, 1:].add_(1)
+        x[n - 1, ..., n].sub_(3)
+        return x[-n]
+
+    counted = Counted(program)
+    for number in (2, 3, 1, 4):
+        given = torch.arange(150.0).reshape(5, 6, 5)
+        expected = given.clone()
+        assert torch.equal(counted.call(given, number), program(expected, number))
+        assert torch.equal(given, expected)
+    assert len(counted.graphs) == 2
+
+
+def test_a_form_does_not_ask_for_what_is_only_noted() -> None:
+    compiled = lamina_compile(lambda x: x[x.shape[0] - 1] * 2, options={"capture": "own"})
+    for rows in (4, 8, 1, 2):
+        x = torch.randn(rows, 6)
+        torch.testing.assert_close(compiled(x), x[-1] * 2)
+    assert not [d for d in compiled.record.decisions() if d.code == "LM1222"]
+
+
 def test_mixed_batches_and_sequences_take_three_compilations() -> None:
     torch.manual_seed(0)
     net = Attention()

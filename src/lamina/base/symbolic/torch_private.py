@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental import _config
+from torch.fx.experimental import _config, proxy_tensor
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     ShapeEnv,
@@ -178,7 +178,17 @@ def answers_settled(values: Sequence[Any]) -> Iterator[None]:
 
 
 class OpenShapes(ShapeEnv):
-    """Symbols of sizes for which nothing is guarded that only decides which algorithm of a convolution is used."""
+    """Symbols of sizes for which nothing is guarded that decides nothing about what is computed."""
+
+
+@contextlib.contextmanager
+def _guarding_nothing(env: OpenShapes) -> Iterator[None]:
+    before, _thread.needs_no_guard = _thread.needs_no_guard, True
+    try:
+        with env.suppress_guards():
+            yield
+    finally:
+        _thread.needs_no_guard = before
 
 
 def _watch_convolutions() -> None:
@@ -188,12 +198,8 @@ def _watch_convolutions() -> None:
     def select_conv_backend(image: Any, weight: Any, *arguments: Any, **keywords: Any) -> Any:
         env = _env_of(image)
         if isinstance(env, OpenShapes) and _convolved_densely(image, weight):
-            before, _thread.needs_no_guard = _thread.needs_no_guard, True
-            try:
-                with env.suppress_guards():
-                    return select(image, weight, *arguments, **keywords)
-            finally:
-                _thread.needs_no_guard = before
+            with _guarding_nothing(env):
+                return select(image, weight, *arguments, **keywords)
         return select(image, weight, *arguments, **keywords)
 
     torch._C._select_conv_backend = select_conv_backend
@@ -216,6 +222,24 @@ def _convolved_densely(image: Any, weight: Any) -> bool:
 
 
 _watch_convolutions()
+
+
+def _watch_notes() -> None:
+    """What tracing notes beside a node's fake tensor nobody reads; it names the layout, which is asked for."""
+    note = proxy_tensor._extract_tensor_metadata  # type: ignore[attr-defined]
+
+    @functools.wraps(note)
+    def extract_tensor_metadata(result: Any, *arguments: Any, **keywords: Any) -> Any:
+        env = _env_of(result)
+        if isinstance(env, OpenShapes):
+            with _guarding_nothing(env):
+                return note(result, *arguments, **keywords)
+        return note(result, *arguments, **keywords)
+
+    proxy_tensor._extract_tensor_metadata = extract_tensor_metadata  # type: ignore[attr-defined]
+
+
+_watch_notes()
 
 
 def _env_of(value: Any) -> Any:

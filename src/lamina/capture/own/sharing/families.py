@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from torch.fx import GraphModule, Node
@@ -126,17 +127,19 @@ def _made(
 
     ``fixed`` receives the positions that cannot vary.
     """
-    why = ""
-    for sizes_open in (True, False):
+    why, found = "", set[int]()
+    for sizes_open, in_python in product((True, False), repeat=2):
         try:
-            form = Form(segment, outline, samples, varying, sizes_open)
-            fixed |= form.fixed()
+            form = Form(segment, outline, samples, varying, sizes_open, in_python)
+            found |= form.fixed()
         except Exception as error:
             why = _said(error)
             continue
         if _bound(form, segment, tuple(outline.numbers)) is not None:
+            fixed |= form.fixed()
             return form
         why = "for these integers its calls give tensors that look otherwise or share other memory"
+    fixed |= found
     return why
 
 

@@ -13,7 +13,14 @@ from torch.fx import Graph, GraphModule, Node
 from lamina.base.torch_private import storage_of
 from lamina.capture.own.segment import Examples, Segment, inputs_first
 from lamina.capture.own.sharing.outline import Outline, with_numbers
-from lamina.capture.own.sharing.torch_private import Symbols, assuming_no_size, evaluated, expression, like
+from lamina.capture.own.sharing.torch_private import (
+    Symbols,
+    assuming_no_size,
+    by_functions,
+    evaluated,
+    expression,
+    like,
+)
 from lamina.capture.own.torch_private import asking_numbers, compiling, unhooked
 
 __all__ = ["Bound", "Form"]
@@ -26,7 +33,8 @@ class Form:
 
     Positions that have had the same number in all ``samples``, the first of which the graph is traced with, are one
     input, so that they have to be one number in each graph that it stands for. ``sizes_open``: it is to stand for
-    sizes of 1, too. Raises whatever tracing raises.
+    sizes of 1, too. ``in_python``: torch's functions in Python say what operations give, many of which do so for
+    symbols where C++ does not. Raises whatever tracing raises.
     """
 
     def __init__(
@@ -36,6 +44,7 @@ class Form:
         samples: list[tuple[int, ...]],
         varying: list[int],
         sizes_open: bool = True,
+        in_python: bool = True,
     ) -> None:
         self.open = assuming_no_size if sizes_open else contextlib.nullcontext
         self.grad: bool = segment.state[0]
@@ -51,7 +60,7 @@ class Form:
             if at not in derived:
                 self._place(at, group.setdefault(tuple(s[at] for s in samples), len(group)), at < outline.sizes)
         sizes = self._numbers(outline.sizes, derived)
-        self._trace(segment, outline, sizes)
+        self._trace(segment, outline, sizes, by_functions() if in_python else contextlib.nullcontext())
         self.looks = [(kind, tuple(map(expression, numbers)), group) for kind, numbers, group in _looks(self.gm)]
 
     def _place(self, at: int, number: int, is_size: bool) -> None:
@@ -95,7 +104,7 @@ class Form:
         self.derived = derived
         return [number(at) for at in range(count)]
 
-    def _trace(self, segment: Segment, outline: Outline, sizes: list[Any]) -> None:
+    def _trace(self, segment: Segment, outline: Outline, sizes: list[Any], dispatch: Any) -> None:
         mode, numbers = self.symbols.mode, iter(sizes)
         self.fakes: list[Any] = []
         with mode, torch.no_grad():
@@ -112,7 +121,7 @@ class Form:
             segment, graph, [self.constants[at] if at in self.constants else inputs[self._of[at]] for at in rest]
         )
         self.gm = GraphModule(torch.nn.Module(), inputs_first(graph))
-        with torch.set_grad_enabled(self.grad), self.open(), mode, unhooked(), asking_numbers(mode):
+        with torch.set_grad_enabled(self.grad), self.open(), mode, unhooked(), asking_numbers(mode), dispatch:
             Examples(self.gm).run(*self.given, *self.fakes)
 
     def compile(self, backend: Backend) -> None:
@@ -166,7 +175,7 @@ def _looks(gm: GraphModule) -> list[tuple[Any, tuple[Any, ...], int]]:
     memories: dict[int, int] = {}
     for node in gm.graph.nodes:
         tensor = node.meta.get("example_value")
-        if isinstance(tensor, torch.Tensor):
+        if isinstance(tensor, torch.Tensor) and "within" not in node.meta:
             group = memories.setdefault(storage_of(tensor), len(memories))
             found.append((tensor.dtype, (*tensor.shape, *tensor.stride(), tensor.storage_offset()), group))
     return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import Any
 
+import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_aggregate
 
@@ -15,6 +17,9 @@ __all__ = ["Outline", "with_numbers"]
 
 _COMPUTED_OTHERWISE = frozenset(("pow", "pow_", "__pow__", "__rpow__", "__ipow__", "float_power", "ldexp"))
 """Functions that compute in another way for some integers: squares are products."""
+
+
+_GONE = object()
 
 
 class Outline:
@@ -90,3 +95,47 @@ def with_numbers(segment: Segment, made: Graph, given: list[Any]) -> None:
             continue
         copy.args = map_aggregate(copy.args, lambda value: next(numbers) if type(value) is int else value)
         copy.kwargs = map_aggregate(copy.kwargs, lambda value: next(numbers) if type(value) is int else value)
+        if node.target is operator.getitem:
+            _index(copy, node.args[1])  # a call that only a part of the copy makes is ``within`` it
+        elif node.target is torch.tensor:
+            _fill(copy, node.args)
+
+
+def _index(copy: Node, index: Any) -> None:
+    """Have calls choose what integers of an ``index`` choose that are inputs: indexing asks which numbers they are.
+
+    An index that has tensors or lists stays as it is.
+    """
+    parts = index if type(index) is tuple else (index,)
+    given: Any = copy.args[1]
+    given = [*given] if type(index) is tuple else [given]
+    if any(part is not None and part is not Ellipsis and type(part) not in (int, slice) for part in parts):
+        return
+    middle = next((at for at, part in enumerate(parts) if part is Ellipsis), len(parts))
+    chosen: list[tuple[int, Node]] = []
+    before = after = 0
+    for at in [*range(middle), *range(len(parts) - 1, middle, -1)]:
+        if type(parts[at]) is int and isinstance(given[at], Node):
+            chosen.append((before if at < middle else -1 - after, given[at]))
+            given[at] = _GONE
+        else:
+            before += at < middle and parts[at] is not None
+            after += at > middle and parts[at] is not None
+    rest = tuple(part for part in given if part is not _GONE)
+    tensor = copy.args[0]
+    for place, (dimension, number) in enumerate(chosen):
+        if not rest and place == len(chosen) - 1:
+            copy.target, copy.args = torch.select, (tensor, dimension, number)
+            return
+        with copy.graph.inserting_before(copy):
+            tensor = copy.graph.call_function(torch.select, (tensor, dimension, number))
+            tensor.meta = {**copy.meta, "within": True}
+    copy.args = (tensor, rest) if chosen else copy.args
+
+
+def _fill(copy: Node, args: Any) -> None:
+    """Have a tensor without dimensions filled with an integer that is an input: ``torch.tensor`` asks which it is."""
+    number = copy.args[0]
+    if type(args[0]) is int and isinstance(number, Node) and copy.kwargs.keys() <= {"dtype", "device"}:
+        copy.target, copy.args = torch.full, ((), number)
+        copy.kwargs = {**copy.kwargs, "dtype": copy.kwargs.get("dtype") or torch.int64}

@@ -8,6 +8,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import _config
@@ -15,12 +16,18 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic
 
 from lamina.base.symbolic.torch_private import OpenShapes
 
-__all__ = ["Symbols", "assuming_no_size", "evaluated", "expression", "like"]
+__all__ = ["Symbols", "assuming_no_size", "by_functions", "evaluated", "expression", "like"]
 
 
 def assuming_no_size() -> contextlib.AbstractContextManager[Any]:
     """Within, no symbolic size is taken for 0 or 1 because it was that once, and none is guarded not to be."""
     found: contextlib.AbstractContextManager[Any] = _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+    return found
+
+
+def by_functions() -> contextlib.AbstractContextManager[Any]:
+    """Within, torch's functions in Python say what operations give, where there are such."""
+    found: contextlib.AbstractContextManager[Any] = enable_python_dispatcher()
     return found
 
 
