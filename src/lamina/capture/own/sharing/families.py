@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 from torch.fx import GraphModule, Node
@@ -128,17 +127,24 @@ def _made(
     ``fixed`` receives the positions that cannot vary.
     """
     why, found = "", set[int]()
-    for sizes_open, in_python in product((True, False), repeat=2):
-        try:
-            form = Form(segment, outline, samples, varying, sizes_open, in_python)
-            found |= form.fixed()
-        except Exception as error:
-            why = _said(error)
-            continue
-        if _bound(form, segment, tuple(outline.numbers)) is not None:
-            fixed |= form.fixed()
-            return form
-        why = "for these integers its calls give tensors that look otherwise or share other memory"
+    for sizes_open in (True, False):
+        best: Form | None = None
+        for in_python in (False, True):
+            try:
+                form = Form(segment, outline, samples, varying, sizes_open, in_python)
+                found |= form.fixed()
+            except Exception as error:
+                why = _said(error)
+                continue
+            if _bound(form, segment, tuple(outline.numbers)) is None:
+                why = "for these integers its calls give tensors that look otherwise or share other memory"
+            elif best is None or len(form.fixed()) < len(best.fixed()):
+                best = form
+            if best is not None and not best.fixed():
+                break
+        if best is not None:
+            fixed |= best.fixed()
+            return best
     fixed |= found
     return why
 

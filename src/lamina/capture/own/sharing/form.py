@@ -44,7 +44,7 @@ class Form:
         samples: list[tuple[int, ...]],
         varying: list[int],
         sizes_open: bool = True,
-        in_python: bool = True,
+        in_python: bool = False,
     ) -> None:
         self.open = assuming_no_size if sizes_open else contextlib.nullcontext
         self.grad: bool = segment.state[0]
