@@ -137,6 +137,21 @@ def test_views_of_what_an_input_is_leave_its_history_to_the_input(way: str) -> N
         torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize("capture", ["dynamo", "own"])
+def test_an_input_that_had_no_history_when_it_was_compiled_keeps_its_own(capture: str) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, y.t()
+
+    compiled = lamina.compile(function, backend="interp", options={"capture": capture})
+    for history in (False, True):
+        x, y, _ = _leaves()
+        double, turned = compiled(x, y.exp() if history else y)
+        double.sum().backward()
+        turned.sum().backward()
+        assert y.grad is not None
+        torch.testing.assert_close(y.grad, y.detach().exp() if history else torch.ones_like(y))
+
+
 def test_they_can_be_differentiated_again() -> None:
     found = []
     for function in (lamina.compile(_overlapping, dynamic=False, backend="interp"), _overlapping):

@@ -13,6 +13,7 @@ from lamina.aot.autograd.torch_private import (
     Applied,
     differentiable_places,
     history_of_results,
+    only_viewed,
     run_aot_autograd,
     without_donations,
     written_inputs,
@@ -29,7 +30,7 @@ from lamina.aot.norm_statistics import kept_by_norms
 from lamina.aot.notes import Notes
 from lamina.aot.overlap import inputs_written
 from lamina.aot.overlapping_views import returns_windows
-from lamina.aot.separate_histories import separating
+from lamina.aot.separate_histories import separating, without_histories
 from lamina.aot.specialized_integers import fixed_integers, wants_numbers
 from lamina.aot.state import undone, without_history
 from lamina.aot.taken_apart import TakenApart
@@ -230,3 +231,6 @@ class _Autograd:
             candidates = _with_history(self.captured, self.graphs.reached)
             reach = reach_in_eager(gm, example_inputs, dict(zip(given, places, strict=True)))
             applied.call = separating(applied.call, candidates, given, reach, self.notes)
+            wanted = zip(self.captured.differentiable, self.graphs.reached, strict=True)
+            unread = only_viewed().intersection(i for i, (wants, gets) in enumerate(wanted) if wants > gets)
+            applied.call = without_histories(applied.call, sorted(unread))

@@ -30,7 +30,7 @@ from lamina.aot.torch_private import (
     transforms_are_active,
 )
 
-__all__ = ["separating"]
+__all__ = ["separating", "without_histories"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,25 @@ def separating(
             notes.decided("separate histories", True, reasons.HISTORIES_APART())
         assert groups is not None
         return _separated(compiled, inputs, groups, differentiable)
+
+    never_captured(run)
+    return run
+
+
+def without_histories(compiled: Callable[..., Any], places: Sequence[int]) -> Callable[..., Any]:
+    """``compiled`` with the inputs at ``places``, which get no gradient from it, apart from what they were computed of.
+
+    AOTAutograd does so itself where such an input had a history when the graph was compiled; another call's may have.
+    """
+    if not places:
+        return compiled
+
+    def run(*inputs: Any) -> Any:
+        given = list(inputs)
+        for i in places:
+            if given[i].grad_fn is not None:
+                given[i] = given[i].detach()
+        return compiled(*given)
 
     never_captured(run)
     return run

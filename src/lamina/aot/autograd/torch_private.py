@@ -33,6 +33,7 @@ __all__ = [
     "differentiable_places",
     "history_of_results",
     "node_class",
+    "only_viewed",
     "results_keep_versions",
     "run_aot_autograd",
     "running_backward",
@@ -342,13 +343,24 @@ def sequence_number(node: Any) -> int:
 
 def history_of_results() -> frozenset[int]:
     """Inputs that results of the graph being compiled by AOTAutograd are views of, or are, and those it writes to."""
+    bases, written = _bases_and_written()
+    return bases | written
+
+
+def only_viewed() -> frozenset[int]:
+    """Inputs that results of that graph are views of, or are, without those it writes to."""
+    bases, written = _bases_and_written()
+    return bases - written
+
+
+def _bases_and_written() -> tuple[frozenset[int], frozenset[int]]:
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     if metadata is None:
-        return frozenset()
+        return frozenset(), frozenset()
     bases = {info.base_idx for info in metadata.output_info if info.base_idx is not None}
     written = {i for i, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata}
-    return frozenset(bases | written)
+    return frozenset(bases), frozenset(written)
 
 
 def static_input_indices() -> frozenset[int]:
