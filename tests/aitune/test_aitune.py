@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -348,9 +349,30 @@ def test_a_profile_of_compiled_code_runs_it_compiled() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = ait.profile(model, torch.ones(2, 8), measured_runs=3)
-    assert list(found.data) == [""]  # what is compiled has no time of its own
-    assert len(found.data[""]) == 3
+    assert list(found.data) == ["", "inner"]  # what is within compiled code has no time of its own
+    assert len(found.data[""]) == len(found.data["inner"]) == 3
     assert len({s.region for s in model.inner.record.stages if s.name == "plan"}) == 1  # one graph of the whole
+
+
+def _in_place(module: nn.Module) -> nn.Module:
+    module.compile(backend="eager")
+    return module
+
+
+@pytest.mark.parametrize(
+    "by", [lamina.compile, _in_place, lambda module: torch.compile(module, backend="eager")], ids=str
+)
+def test_a_module_that_was_compiled_has_a_row_of_its_own(by: Callable[[nn.Module], nn.Module]) -> None:
+    model = nn.Sequential(by(nn.Sequential(nn.Linear(8, 8), nn.GELU())), nn.Linear(8, 8)).eval()
+    given = torch.ones(2, 8)
+    expected = model(given)
+    before = vars(model[0]).copy()
+    found = ait.profile(model, given, measured_runs=3)
+    assert {path: len(times) for path, times in found.data.items()} == {"": 3, "0": 3, "1": 3}
+    assert [m.calls for m in ait.inspect(model, given).modules if m.name == "0"] == [10]
+    assert vars(model[0]) == before
+    assert torch.equal(model(given), expected)
+    assert vars(model[0]) == before
 
 
 def test_a_wrapped_module_keeps_modes_within() -> None:

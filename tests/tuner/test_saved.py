@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,35 @@ def test_a_saved_result_is_data_and_is_loaded(book: Path, tmp_path: Path) -> Non
     path.write_text("[")
     with pytest.raises(BadArgument, match="no saved result"):
         lamina.load(path, small())
+
+
+def test_a_choice_of_two_rows_of_one_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.json"
+    twin = Candidate("twin", "lamina")
+    rows = (row_of(EAGER, "baseline"), row_of(twin, "tie"), row_of(replace(twin, kind="torch.compile"), "faster"))
+    result = Result(small(), rows, Objective(), HERE)
+    result.chosen = rows[2]
+    result.save(path)
+    with pytest.raises(BadArgument, match="its choice is more than one of its rows"):
+        lamina.load(path, small())
+
+
+@pytest.mark.parametrize("to", ["a full disk", "a page on a full disk", "a folder that is a file"])
+def test_a_file_that_cannot_be_written_is_said_and_nothing_is_left(
+    to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = Result(small(), (row_of(EAGER, "baseline"),), Objective(), HERE)
+    place = tmp_path / "file"
+    place.write_text("")
+    path = place / "tuned.html" if "folder" in to else tmp_path / "tuned.html"
+
+    def full(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(BadArgument, match=r"tuned.html cannot be written: .*\n  do: name another file"):
+        (result.report if "page" in to else result.save)(path)
+    assert [*tmp_path.iterdir()] == [place]
 
 
 @pytest.mark.parametrize("by", [lamina.compile, torch.compile], ids=["lamina", "torch"])

@@ -30,7 +30,9 @@ class Own(torch.nn.Module):
 
 model = Own()
 """
+NAMED = "import logging\n\nlog = logging.getLogger(__name__)\n"
 SCRIPTS = {
+    "one with a logger of its name": f"{NAMED}{BEGIN}{OWN}{TUNES}",
     "a model of torch's": f"{BEGIN}model = torch.nn.Linear(16, 4)\n{TUNES}",
     "a class of its own": f"{BEGIN}{OWN}{TUNES}",
 }
@@ -47,6 +49,21 @@ def test_a_script_that_does_not_look_at_its_name_is_run_once(name: str, tmp_path
     done = ran(script)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["it runs", "['baseline', 'refused']"], done.stdout
+
+
+def test_code_that_is_typed_tunes_classes_of_its_own() -> None:
+    """As in a notebook: there is no script that a process could import."""
+    text = f"{BEGIN}{OWN}{TUNES}"
+    done = subprocess.run(python(), input=text, capture_output=True, text=True, env=os.environ, check=False)
+    assert done.stdout.splitlines() == ["it runs", "['baseline', 'refused']"], done.stderr
+
+
+def test_training_a_class_of_typed_code_is_told_what_to_do() -> None:
+    text = f"{BEGIN}{OWN}{TUNES.replace('**given', 'loss=torch.sum, **given')}"
+    done = subprocess.run(python(), input=text, capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == 1
+    assert "are of code that was typed" in done.stderr
+    assert done.stderr.splitlines()[-1] == "  do: define classes and functions in a file, and import them"
 
 
 def test_training_a_class_of_such_a_script_is_told_what_to_do(tmp_path: Path) -> None:

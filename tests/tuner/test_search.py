@@ -19,6 +19,8 @@ from lamina.errors import BadArgument, LaminaWarning
 from lamina.tuner import search
 from lamina.tuner.building import build
 from lamina.tuner.candidates import candidates_for
+from lamina.tuner.compiled import before_compiled
+from lamina.tuner.identity import model_key
 from lamina.tuner.journal import Journal
 from lamina.tuner.process import Processes
 from lamina.tuner.programs import Subject
@@ -98,6 +100,11 @@ def test_what_cannot_be_tuned_is_said(book: Path) -> None:
         ({"seconds": 0}, "seconds is 0(.|\n)*above 0"),
         ({"candidate_seconds": "1min"}, "candidate_seconds is '1min'"),
         ({"memory_limit": -1}, "memory_limit is -1"),
+        ({"memory_limit": float("inf")}, "memory_limit is inf(.|\n)*number of bytes"),
+        ({"candidates": (WRONG, replace(WRONG, kind="lamina"))}, "two candidates are called 'constant'"),
+        ({"candidates": (Candidate("eager", "lamina"),)}, "two candidates are called 'eager'"),
+        ({"model": small().to("meta")}, "nothing can be tuned(.|\n)*weights first: it is on the device meta"),
+        ({"model": nn.Identity(), "modules": ["first"]}, "no module 'first'(.|\n)*it holds none"),
         ({"loss": "mse"}, "loss is 'mse'(.|\n)*give a function"),
         ({"journal": book.parent}, "is a folder"),
         ({"model": nn.Linear}, "the class Linear(.|\n)*pass a module"),
@@ -107,7 +114,7 @@ def test_what_cannot_be_tuned_is_said(book: Path) -> None:
         ({"metric": str, "max_drop": -1}, "max_drop is -1"),
         ({"candidates": (Candidate("c", "lamina", {"x": torch.ones(1)}),)}, "candidate 'c' are no plain data"),
         ({"metric": no_metric, "max_drop": 0.1}, "its metric raises ZeroDivisionError: no data"),
-        ({"loss": no_tensor}, "the loss of an output is a float"),
+        ({"loss": no_tensor}, "eager itself fails: the loss of an output is a float(.|\n)*with the loss"),
         ({"loss": first_half}, r"the loss of an output is a tensor of shape \(2, 16\)"),
     ]
     for given, said in wrong:
@@ -117,6 +124,51 @@ def test_what_cannot_be_tuned_is_said(book: Path) -> None:
     lossy = Candidate("narrow", "autocast", {"dtype": "bfloat16"}, lossy=True)
     with pytest.raises(BadArgument, match="fewer bits"):
         tuned(book, candidates=(lossy,))
+
+
+def test_a_limit_of_memory_may_be_a_number_with_a_fraction(book: Path) -> None:
+    assert [row.verdict for row in tuned(book, memory_limit=2e9).rows] == ["baseline", "refused"]
+
+
+def in_place(module: nn.Module) -> nn.Module:
+    module.compile(backend="eager")
+    return module
+
+
+@pytest.mark.parametrize(
+    "by", [lamina.compile, in_place, lambda module: torch.compile(module, backend="eager")], ids=str
+)
+def test_what_was_compiled_already_is_tuned_as_it_was_before(book: Path, by: Callable[[Any], Any]) -> None:
+    """Pickle leaves out that a module is compiled, or not: eager's time would be that of something else each time."""
+    plain = small()
+    key = model_key(plain)
+    whole = nn.Sequential(plain, nn.Identity()).eval()
+    with pytest.warns(LaminaWarning, match="the model was compiled already: it is tuned as it was before"):
+        result = tuned(book, by(small()))
+    assert model_key(result.original) == key
+    assert type(result.model) is type(plain)
+    assert torch.equal(result.model(batch()), plain(batch()))
+    held = nn.Sequential(by(plain), nn.Identity()).eval()
+    with pytest.warns(LaminaWarning, match=r"modules of the model were compiled already \(0\): it is tuned"):
+        result = tuned(book, held)
+    assert before_compiled(result.model) == (result.model, [])
+    assert model_key(result.original) == model_key(whole)
+    assert result.model[0].first.weight is plain.first.weight
+    assert before_compiled(held)[1] == ["0"]  # the user's stays compiled
+    result.save(book.parent / "tuned.json")
+    assert lamina.load(book.parent / "tuned.json", held).rows == result.rows
+
+
+def test_a_function_that_was_compiled_is_tuned_as_it_was_before() -> None:
+    compiled = lamina.compile(mean_square)
+    assert before_compiled(compiled) == (mean_square, [""])
+    assert before_compiled(mean_square) == (mean_square, [])
+    assert before_compiled(decorated) == (decorated, [])  # a process finds it by its name
+
+
+@torch.compile(backend="eager")
+def decorated(x: Tensor) -> Tensor:
+    return x + 1
 
 
 def test_a_lossy_candidate_is_held_to_the_users_limit(book: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,6 +114,16 @@ def test_a_model_that_fills_a_list_is_timed() -> None:
     assert examined(Remembers(), given, EAGER).verdict == "baseline"
     forgets = examined(Remembers(), given, "tests.tuner.test_subjects:forgetful")
     assert (forgets.verdict, "arguments" in forgets.reason) == ("refused", True)
+
+
+def leaving(model: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x: sys.exit(3)
+
+
+def test_a_candidate_that_ends_the_program_has_failed() -> None:
+    """In the thread of a candidate's process it would end in silence, and the process with status 0."""
+    row = examined(torch.nn.ReLU(), torch.randn(4), "tests.tuner.test_subjects:leaving")
+    assert (row.verdict, row.reason) == ("failed", "while it is called first: SystemExit: 3")
 
 
 def forgetful(model: Callable[..., Any]) -> Callable[..., Any]:

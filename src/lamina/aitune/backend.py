@@ -232,4 +232,5 @@ class TorchAOBackend(Backend):
             "config": _QUANTISED[self.config.quantization],
             "compiled": "torch" if self.config.compiled else "",
         }
-        return Candidate(f"torchao ({self.config.quantization})", "torchao", settings, 4, True)
+        how = self.config.quantization if self.config.compiled else f"{self.config.quantization}, compiled=False"
+        return Candidate(f"torchao ({how})", "torchao", settings, 4, True)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import copyreg
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
-__all__ = ["is_transparent", "original_of", "transparent"]
+__all__ = ["calls_through", "is_transparent", "original_of", "transparent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,17 @@ def original_of(module: Any) -> torch.nn.Module:
     """The module that a transparent module was made from."""
     link: _Link = module._lamina_link
     return link.original
+
+
+@contextmanager
+def calls_through(module: Any, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Within it, calls of a transparent module go through what ``around`` makes of its compiled call."""
+    call = module._lamina_link.call
+    type(module)._lamina_link = replace(module._lamina_link, call=around(call))
+    try:
+        yield
+    finally:  # its class may be another one by now
+        type(module)._lamina_link = replace(module._lamina_link, call=call)
 
 
 def transparent(

@@ -58,12 +58,12 @@ def tune_command(
     )
     line = ["lamina", "tune", target, "--inputs", inputs, "--objective", objective]
     result.command = shlex.join([*line, *(["--loss", loss] if loss else [])])
+    out = Console(soft_wrap=True, highlight=False)
+    out.print(json.dumps(result.to_json(), indent=1) if as_json else str(result), markup=False)
     if report is not None:
         result.report(report)
     if save is not None:
         result.save(save)
-    out = Console(soft_wrap=True, highlight=False)
-    out.print(json.dumps(result.to_json(), indent=1) if as_json else str(result), markup=False)
 
 
 def _check_written(path: Path | None, endings: tuple[str, ...]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from lamina.errors import BadArgument
 from lamina.options import Options
 from lamina.runtime.cache import cache_root
-from lamina.tuner.values import Candidate
+from lamina.tuner.values import EAGER, Candidate
 
 __all__ = ["checked", "checked_lists", "journal_path", "seconds_of"]
 
@@ -30,12 +31,13 @@ def checked(model: Any, functions: dict[str, Any], numbers: dict[str, Any], shar
         if function is not None and not callable(function):
             raise BadArgument(f"{name} is {function!r}", remedy=f"give a function as {name}")
     for name, number in (numbers | shares).items():
-        least = 0 if name in shares else math.ulp(0.0)
-        if number is None or (isinstance(number, (int, float)) and not isinstance(number, bool) and number >= least):
+        least = {"memory_limit": 1.0}.get(name, 0.0 if name in shares else math.ulp(0.0))
+        most = sys.maxsize if name == "memory_limit" else math.inf
+        known = isinstance(number, (int, float)) and not isinstance(number, bool)
+        if number is None or (known and least <= number <= most):
             continue
-        raise BadArgument(
-            f"{name} is {number!r}", remedy=f"give a number {'of 0 or more' if least == 0 else 'above 0'}"
-        )
+        wanted = "of bytes" if most < math.inf else "of 0 or more" if least == 0 else "above 0"
+        raise BadArgument(f"{name} is {number!r}", remedy=f"give a number {wanted}")
 
 
 def checked_lists(candidates: Any, modules: Any) -> None:
@@ -54,6 +56,13 @@ def checked_lists(candidates: Any, modules: Any) -> None:
                 f"the settings of candidate {candidate.name!r} are no plain data: {error}",
                 remedy="give numbers, texts, lists and mappings of these: they go to another process and into a file",
             ) from error
+    names = [EAGER.name, *(candidate.name for candidate in candidates or ())]
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        raise BadArgument(
+            f"two candidates are called {twice!r}",
+            remedy="give each a name of its own, which rows and files know it by; eager is always tried",
+        )
     if isinstance(modules, str):
         raise BadArgument(f"modules is the text {modules!r}", remedy=f"give a list of names, such as [{modules!r}]")
     if not isinstance(modules, (bool, Sequence, type(None))):

@@ -16,7 +16,7 @@ import torch
 
 from lamina.errors import BadArgument
 from lamina.options import visible_gpus
-from lamina.tuner.process import Processes
+from lamina.tuner.process import SENDABLE, Processes
 from lamina.tuner.values import Figures, Row
 from lamina.tuner.worker import Job
 
@@ -65,7 +65,7 @@ class Lanes:
         if processes.forks:
             raise BadArgument(
                 "the model, its inputs, loss or metric cannot be sent to another process",
-                remedy='define classes and functions at the top level of a module, or give executor="local"',
+                remedy=f'{SENDABLE}; or give executor="local"',
             )
         self.processes = processes
         self.lanes = [_Lane(tuple(cores[k * each : (k + 1) * each]), gpu) for k, gpu in enumerate(gpus)]

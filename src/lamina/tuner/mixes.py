@@ -26,11 +26,10 @@ def parts_named(wanted: bool | Sequence[str], found: Sequence[Part], known: Iter
     missing = [name for name in wanted if name not in names]
     if missing:
         more = f"and {len(names) - 8} more" if len(names) > 8 else ""
-        raise BadArgument(
-            f"the model holds no module {missing[0]!r}", remedy=f"name some of {', '.join(names[:8])} {more}".rstrip()
-        )
+        some = f"name some of {', '.join(names[:8])} {more}".rstrip() if names else "leave it out: it holds none"
+        raise BadArgument(f"the model holds no module {missing[0]!r}", remedy=some)
     shares = {part.modules: part.share for part in found}
-    return tuple(Part((name,), shares.get((name,), 0.0)) for name in wanted)
+    return tuple(Part((name,), shares.get((name,), 0.0)) for name in dict.fromkeys(wanted))
 
 
 def candidates_for_parts(parts: Sequence[Part], whole: Sequence[Candidate]) -> tuple[Candidate, ...]:

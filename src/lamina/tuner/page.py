@@ -12,6 +12,7 @@ from lamina.errors import BadArgument
 from lamina.report.page import static_page
 from lamina.tuner.charts import pareto_chart, timings_chart
 from lamina.tuner.choice import pareto
+from lamina.tuner.files import write_whole
 from lamina.tuner.table import figures_told
 from lamina.tuner.values import Row
 
@@ -46,8 +47,7 @@ def write_tuning_page(path: str | Path, text: str) -> Path:
     path = Path(path)
     if path.suffix not in PAGES:
         raise BadArgument(f"no page has the ending {path.suffix!r}", remedy="name a file that ends in .html")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    write_whole(path, text)
     return path
 
 

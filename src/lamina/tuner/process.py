@@ -26,7 +26,7 @@ from lamina.tuner.table import duration
 from lamina.tuner.values import EAGER, Figures, Row
 from lamina.tuner.worker import Job, packed, serve
 
-__all__ = ["GRACE", "LOOK", "Processes", "last_lines"]
+__all__ = ["GRACE", "LOOK", "SENDABLE", "Processes", "last_lines"]
 
 _MAIN = b"__main__"
 """What is in the pickle of something of the user's script."""
@@ -36,10 +36,20 @@ _NOT_BEGUN = (
     "in a script, call lamina.tune under `if __name__ == '__main__':`, since each process imports the script; else see "
     "what the process printed",
 )
+_TYPED = (
+    "the model, its inputs, loss or metric are of code that was typed, as in a notebook, and another process has none "
+    "of it",
+    "define classes and functions in a file, and import them",
+)
 _FORKED = "Cannot re-initialize CUDA in forked subprocess"
 """What torch says in a fork of a process that has asked for a GPU."""
 _TOLD = 12
 """Last lines of what a process wrote that its row keeps."""
+SENDABLE = (
+    "define classes and functions at the top level of a module, and leave out what only this process has, such as "
+    "locks and open files"
+)
+"""What to do about a model, inputs, a loss or a metric that cannot be pickled."""
 GRACE = 5.0
 """Seconds that a process is given to end after it has answered."""
 _LINE = 300
@@ -71,12 +81,15 @@ class Processes:
             if not isinstance(subject, Subject) or subject.training or _uses_gpu():
                 raise BadArgument(
                     f"the model, its inputs, loss or metric cannot be sent to another process: {error}",
-                    remedy="define classes and functions at the top level of a module",
+                    remedy=SENDABLE,
                 ) from error
             method = "fork"
         self._script = not isinstance(self._payload, bytes) or _MAIN in self._payload
-        if self._script and isinstance(subject, Subject) and not (subject.training or _uses_gpu()) and _would_run():
-            self._payload, method = subject, "fork"
+        if self._script and isinstance(subject, Subject) and (_is_typed() or _would_run()):
+            if not (subject.training or _uses_gpu()):
+                self._payload, method = subject, "fork"
+            elif _is_typed():
+                raise BadArgument(_TYPED[0], remedy=_TYPED[1])
         self._context: Any = multiprocessing.get_context(method)
         if method == "forkserver":
             # A server that has torch loaded forks each process in milliseconds.
@@ -153,9 +166,17 @@ def _would_run() -> bool:
     """Whether the user's script does again what it has done when a process imports it: it does not look at its name."""
     path = getattr(sys.modules["__main__"], "__file__", None)
     try:
-        return path is not None and "__name__" not in Path(path).read_text(encoding="utf-8", errors="replace")
+        text = "" if path is None else Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
+    return path is not None and not ("__name__" in text and _MAIN.decode() in text)
+
+
+def _is_typed() -> bool:
+    """Whether there is no script that a process could import: code is typed, as in a notebook, or read from a pipe."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    return getattr(main, "__spec__", None) is None and (path is None or not Path(path).exists())
 
 
 def _start(process: Any, script: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
 from lamina.tuner.candidates import device_of, lacking
+from lamina.tuner.compiled import before_compiled
 from lamina.tuner.identity import model_key
 from lamina.tuner.objective import Objective, parse_objective
 from lamina.tuner.plain import check_plain
@@ -46,6 +47,7 @@ def restored(
     allow_code: bool = False,
 ) -> Result:
     """The result that ``Result.to_json`` gave, from the file ``path``; else as ``load``."""
+    model, _ = before_compiled(model)
     subject = Subject(model, (Sample(),) if samples is None else samples)
     environment = Environment.here(device_of(subject))
     saved, objective, rows, chosen, key = _parsed(data, path)
@@ -80,8 +82,10 @@ def _parsed(data: Mapping[str, Any], path: str) -> tuple[Environment, Objective,
         key, named = data["model"], [row for row in rows if row.candidate.name == data["chosen"]]
     except (KeyError, TypeError, ValueError, AttributeError, BadArgument) as error:
         flaw = f"{type(error).__name__}: {error}"
-    if flaw or not named or named[0].verdict not in CHOOSABLE:
-        raise BadArgument(f"{path} is damaged: {flaw or 'its choice is none of its rows'}", remedy="tune again")
+    if not flaw and len(named) != 1:
+        flaw = f"its choice is {'more than one' if named else 'none'} of its rows"
+    if flaw or named[0].verdict not in CHOOSABLE:
+        raise BadArgument(f"{path} is damaged: {flaw or 'its choice is not right'}", remedy="tune again")
     return saved, objective, rows, named[0], key
 
 

@@ -17,6 +17,7 @@ from lamina.runtime.clock import CLOCK
 from lamina.tuner.arguments import checked, checked_lists, journal_path, seconds_of
 from lamina.tuner.candidates import by_torch, candidates_for, device_of, drawing_alike, lacking
 from lamina.tuner.choice import CLEARLY, contest, majority, slight, unsure
+from lamina.tuner.compiled import before_compiled
 from lamina.tuner.fleet import Fleet
 from lamina.tuner.identity import row_key, subject_key
 from lamina.tuner.journal import Journal
@@ -24,7 +25,7 @@ from lamina.tuner.lanes import Lanes
 from lamina.tuner.memory import available_memory
 from lamina.tuner.mixes import candidates_for_parts, mixed, parts_named, refined
 from lamina.tuner.objective import Objective, parse_objective
-from lamina.tuner.parts import modules_in
+from lamina.tuner.parts import modules_in, tensors_of
 from lamina.tuner.process import GRACE, Processes
 from lamina.tuner.programs import Subject
 from lamina.tuner.progress import Progress
@@ -42,7 +43,12 @@ __all__ = ["EXECUTORS", "tune"]
 EXECUTORS = ("local", "local:4", "ray")
 """Where candidates are measured; 4 stands for any number at a time."""
 
-_SEE = "see that model(*inputs) runs, and fits its limits; the items of a tuple are the arguments of one call"
+_SEE = (
+    "see that model(*inputs) runs, with the loss or metric if there is one, and fits its limits; the items of a tuple "
+    "are the arguments of one call"
+)
+
+_EMPTY = "give it its weights first: it is on the device meta, which has none"
 
 _KEEP = "keep what one call leaves for the next, such as a cache, in tensors of buffers, or pass it as an argument"
 
@@ -71,7 +77,7 @@ def tune(
     seconds: float = 3.0,
     threshold: float = 0.01,
     candidate_seconds: float | None = None,
-    memory_limit: int | None = None,
+    memory_limit: float | None = None,
     modules: bool | Sequence[str] | None = None,
     executor: str = "local",
     progress: bool = False,
@@ -107,6 +113,7 @@ def tune(
     side_by_side = _at_a_time(executor)
     if (metric is None) != (max_drop is None):
         raise BadArgument("metric and max_drop go together", remedy="give both, or neither")
+    model = _before_compiled(model)
     subject = Subject(model, samples_of(inputs), loss, metric)
     goal = parse_objective(objective)
     held = modules_in(model)
@@ -120,7 +127,7 @@ def tune(
             f"{', '.join(refused)} computes in fewer bits than eager",
             remedy='allow an error in the objective, such as "latency, error<=1e-2", or give metric and max_drop',
         )
-    limits = _Limits(seconds_of(budget), candidate_seconds, memory_limit)
+    limits = _Limits(seconds_of(budget), candidate_seconds, None if memory_limit is None else int(memory_limit))
     job = Job(EAGER, TorchSettings.here(), seconds, threshold, allowed, limits.memory)
     book = Journal(journal_path(journal))
     environment = Environment.here(device_of(subject))
@@ -147,6 +154,16 @@ def tune(
         rows += [*singles, *mixed(singles, lambda mix: search.rows((mix,))[0])]
         rows = search.settled(rows, goal)
     return _right(Result(model, rows, goal, environment), subject, allowed)
+
+
+def _before_compiled(model: Callable[..., Any]) -> Callable[..., Any]:
+    """The model as it was before the user compiled it: what runs it is for the search to find, eager as it is."""
+    model, paths = before_compiled(model)
+    if paths:
+        what = f"modules of the model were compiled already ({', '.join(paths)})"
+        text = f"{what if all(paths) else 'the model was compiled already'}: it is tuned as it was before"
+        warn_user(text, "use result.model in its place: torch.compile and Lamina are among the candidates")
+    return model
 
 
 def _at_a_time(executor: str) -> int:
@@ -222,7 +239,10 @@ class _Search:
             if row.reason.startswith(EAGER_FAILED) or (eager and row.verdict != "baseline"):
                 differs = row.verdict == "refused"
                 what = f"two calls of the model give different results, {row.reason}" if differs else row.reason
-                raise BadArgument(f"nothing can be tuned: {what}", remedy=_KEEP if differs else _SEE)
+                empty = any(tensor.is_meta for tensor in tensors_of(self.subject.model))
+                raise BadArgument(
+                    f"nothing can be tuned: {what}", remedy=_KEEP if differs else _EMPTY if empty else _SEE
+                )
             if eager:
                 self.own = row.figures
             elif row.figures is not None:

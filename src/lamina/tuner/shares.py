@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lamina.tuner.compiled import through
 from lamina.tuner.identity import model_key
 from lamina.tuner.parts import modules_in
 from lamina.tuner.values import Part
@@ -73,8 +74,9 @@ def watched(
     """``count`` calls after ``warm`` others, with the time within each of ``modules``; a GPU is waited for before and
     after each module.
 
-    Hooks of modules that TorchDynamo compiles are part of the compiled code, where they do nothing: those modules have
-    no time of their own. It notices new hooks, so the calls before have them as well.
+    Hooks of modules that TorchDynamo compiles are part of the compiled code, where they do nothing. A module that the
+    user compiled is therefore timed around its compiled call; those within it have no time of their own. TorchDynamo
+    notices new hooks, so the calls before have them as well.
     """
     begun: dict[str, list[float]] = defaultdict(list)
     found: list[Watch] = []
@@ -97,6 +99,19 @@ def watched(
             here.seconds[path] = here.seconds.get(path, 0.0) + now() - begun[path].pop()
             here.calls[path] = here.calls.get(path, 0) + 1
 
+        def around(call: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any, **kwargs: Any) -> Any:
+                before()
+                output = call(*args, **kwargs)
+                after()
+                return output
+
+            return run
+
+        compiled = through(module, around)
+        if compiled is not None:
+            hooks.enter_context(compiled)
+            return
         hooks.callback(module.register_forward_pre_hook(before, prepend=True).remove)
         hooks.callback(module.register_forward_hook(after).remove)
 

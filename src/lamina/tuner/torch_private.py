@@ -1,11 +1,12 @@
-"""Modules that share everything with another but the children or the forward function that are replaced, and where a
-module holds its tensors.
+"""Modules that share everything with another but the children or the forward function that are replaced, where a
+module holds its tensors, and what compiling it in place leaves there.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -16,7 +17,10 @@ from lamina.runtime.torch_private import version_of
 __all__ = [
     "COMPILER_OF_CPU",
     "MARKS",
+    "as_called",
+    "calls_in_place_through",
     "children_of",
+    "compiled_in_place",
     "find_instructions",
     "shadow",
     "slots_of",
@@ -45,6 +49,36 @@ def find_instructions() -> None:
 def children_of(module: nn.Module) -> dict[str, nn.Module]:
     """The direct children by name, one that is there twice twice; ``named_children`` leaves the second out."""
     return {name: child for name, child in module._modules.items() if child is not None}
+
+
+_IN_PLACE = "_compiled_call_impl"
+"""Where ``module.compile()`` leaves the compiled call, which pickle leaves out."""
+
+
+def compiled_in_place(module: nn.Module) -> bool:
+    """Whether ``module.compile()`` was called."""
+    return vars(module).get(_IN_PLACE) is not None
+
+
+def as_called(module: nn.Module) -> nn.Module:
+    """The module without what ``module.compile()`` left."""
+    other = shadow(module)
+    other.__dict__.pop(_IN_PLACE, None)
+    return other
+
+
+@contextmanager
+def calls_in_place_through(
+    module: nn.Module, around: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """Within it, calls of a module that is compiled in place go through what ``around`` makes of its compiled call."""
+    held = vars(module)
+    call = held[_IN_PLACE]
+    held[_IN_PLACE] = around(call)
+    try:
+        yield
+    finally:
+        held[_IN_PLACE] = call
 
 
 def slots_of(module: nn.Module) -> list[tuple[dict[str, Tensor | None], str]]:

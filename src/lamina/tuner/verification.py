@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lamina.base.accuracy import FLOOR_ULPS, NOISE_RATIO, RATIO, error
 from lamina.base.reference import copied
+from lamina.errors import BadArgument
 from lamina.testing.fuzz.differ import Difference, identical
 from lamina.testing.fuzz.observe import Raised, Seen, Trace
 from lamina.testing.runs import Runs, differing
@@ -92,7 +93,10 @@ class Reference:
                 self.cases.append(_Case(sample, runs, eager, runs.exact(step)))
             elif not sample.made_up:
                 unseen = raised.kind == Unseen.__name__
-                raise EagerRaised(f"{_UNSEEN} {raised.text}" if unseen else f"{raised.kind}: {raised.text}")
+                told = f"{raised.kind}: {raised.text}"
+                if raised.kind == BadArgument.__name__:
+                    told = raised.text.partition(f"{raised.kind}: ")[2] or raised.text
+                raise EagerRaised(f"{_UNSEEN} {raised.text}" if unseen else told)
 
     @contextmanager
     def kept(self) -> Iterator[None]:

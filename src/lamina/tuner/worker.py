@@ -112,7 +112,7 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
             if job.memory and device_of(loaded).type == "cpu":
                 limit_memory(job.memory)
             row = examine(loaded, job, tell)
-        except Exception as raised:  # a thread that ended in silence would be told as a process that did
+        except (Exception, SystemExit) as raised:  # a thread that ends in silence would be told as a process that did
             traceback.print_exc()
             row = _raised(job.candidate, raised, "its process starts")
         pipe.send(("row", row.to_json()))
@@ -154,7 +154,7 @@ def examine(subject: Subject, job: Job, tell: Tell = lambda stage: None) -> Row:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
             row = (_examined if job.rival is None else _compared)(subject, job, at)
-    except Exception as raised:
+    except (Exception, SystemExit) as raised:
         traceback.print_exc()
         row = _raised(job.candidate, raised, stage)
     if row.verdict == "out of memory":
@@ -162,7 +162,7 @@ def examine(subject: Subject, job: Job, tell: Tell = lambda stage: None) -> Row:
     return replace(row, seconds=time.monotonic() - start)
 
 
-def _raised(candidate: Candidate, raised: Exception, stage: str) -> Row:
+def _raised(candidate: Candidate, raised: BaseException, stage: str) -> Row:
     text = next(iter(str(raised).strip().splitlines()), "")[:300]
     said = raised.what if isinstance(raised, LaminaError) else f"{type(raised).__name__}: {text}"
     if isinstance(raised, EagerRaised):
