@@ -20,11 +20,23 @@ def constant(model: Model) -> Model:
     return lambda x: torch.full_like(x, 12345.0)
 
 
-def no_fork(model: Model) -> Model:
-    """As a GPU in a fork of a process that has asked for one: the process that started this one is not its parent."""
+def _in_a_fork() -> bool:
+    """Whether the process that started this one is not its parent."""
     asked = multiprocessing.parent_process()
-    if asked is not None and asked.pid != os.getppid():
+    return asked is not None and asked.pid != os.getppid()
+
+
+def no_fork(model: Model) -> Model:
+    """As torch in a fork of a process that has asked it for a GPU."""
+    if _in_a_fork():
         raise RuntimeError("Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, ...")
+    return model
+
+
+def no_driver(model: Model) -> Model:
+    """As CUDA in a fork of a process that something else than torch has asked for a GPU."""
+    if _in_a_fork():
+        raise RuntimeError("CUDA error: initialization error\nCUDA kernel errors might be reported later ...")
     return model
 
 

@@ -53,6 +53,25 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def test_a_candidate_has_the_gpu_that_ray_gave_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server that processes are forks of has the environment of the worker's first candidate."""
+    given = []
+
+    class Asked:
+        def __init__(self, *rest: Any) -> None:
+            pass
+
+        def examine(self, job: Job, *rest: Any) -> Any:
+            given.append(job.gpu)
+
+    monkeypatch.setattr(fleet, "Processes", Asked)
+    job = Job(WRONG, TorchSettings.here())
+    for visible in ("3", "GPU-1f", ""):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        fleet._examined(b"", (), job, 9.0, None)
+    assert given == ["3", "GPU-1f", ""]
+
+
 def test_rows_of_several_workers_are_one_result(cluster: Any, tmp_path: Path, one_thread: None) -> None:
     book = tmp_path / "journal"
 

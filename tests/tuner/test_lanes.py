@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import lamina
 from lamina.errors import BadArgument
-from lamina.tuner import lanes
+from lamina.tuner import lanes, search
 from lamina.tuner.journal import Journal
 from lamina.tuner.lanes import Lanes
 from lamina.tuner.process import Processes
@@ -151,6 +151,20 @@ def test_gpus_that_are_not_there_are_said(three_gpus: None) -> None:
         Lanes(processes(), 3, torch.device("cuda"), 1)
     with pytest.raises(BadArgument, match=r"(?s)the model is on cuda:1.*to cuda:0"):
         Lanes(processes(), 2, torch.device("cuda:1"), 1)
+
+
+def test_gpus_that_were_named_too_late_are_said(three_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    with pytest.raises(BadArgument, match=r"(?s)names 1 GPUs, and torch sees 3.*before the process asks"):
+        Lanes(processes(), 1, torch.device("cuda"), 1)
+
+
+@pytest.mark.parametrize("executor", ["local:2", "ray"])
+def test_a_model_of_several_gpus_has_no_process_that_sees_one(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = (torch.device("cuda:0"), torch.device("cuda:1"))
+    monkeypatch.setattr(search, "devices_of", lambda subject: gpus)
+    with pytest.raises(BadArgument, match=r'(?s)the model is on cuda:0, cuda:1, and.*give executor="local"'):
+        lamina.tune(small(), batch(), executor=executor, journal=False)
 
 
 def test_candidates_share_no_core_while_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,8 @@ def test_a_planted_candidate_does_not_win(name: str) -> None:
         assert any("about to read" in line for line in row.log)
 
 
-def test_what_cannot_be_a_fork_is_a_process_of_its_own() -> None:
-    row = examined("no_fork")
+@pytest.mark.parametrize("name", ["no_fork", "no_driver"])
+def test_what_cannot_be_a_fork_is_a_process_of_its_own(name: str) -> None:
+    row = examined(name)
     assert row.figures is not None, row
     assert row.verdict in ("tie", "faster", "slower")

@@ -74,3 +74,34 @@ def test_training_a_class_of_such_a_script_is_told_what_to_do(tmp_path: Path) ->
     assert done.returncode == 1
     assert "a process that tries candidates ended before it began" in done.stderr
     assert "if __name__ == '__main__'" in done.stderr.splitlines()[-1]
+
+
+ASKS = """
+import torch
+
+torch.cuda.is_initialized = lambda: True  # as if the next lines had moved a tensor to a GPU
+
+from lamina.tuner.process import Processes
+from lamina.tuner.programs import Subject
+from lamina.tuner.samples import samples_of
+from lamina.tuner.settings import TorchSettings
+from lamina.tuner.values import EAGER
+from lamina.tuner.worker import Job
+
+class Own(torch.nn.Module):
+    def forward(self, x):
+        return x.sin()
+
+if __name__ == "__main__":
+    row = Processes(Subject(Own(), samples_of(torch.ones(2)))).run(Job(EAGER, TorchSettings.here(), 0.1, gpu="5"), 60)
+    print(row.verdict, row.reason)
+"""
+
+
+def test_a_script_that_asks_for_a_gpu_as_it_is_imported_is_said(tmp_path: Path) -> None:
+    """A process that is to see one GPU alone would use the first, as all others do, which disturbs what is timed."""
+    script = tmp_path / "script.py"
+    script.write_text(ASKS, encoding="utf-8")
+    done = ran(script)
+    assert done.stdout.startswith("failed while its process starts: the user's script asks for a GPU"), done
+    assert "move what asks for a GPU under `if __name__ == '__main__':`" in done.stdout

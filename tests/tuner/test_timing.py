@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import lamina
 from lamina.runtime.clock import Clock as Time
-from lamina.tuner import search, timing
+from lamina.tuner import candidates, search, timing
 from lamina.tuner.process import Processes
+from lamina.tuner.programs import Subject
+from lamina.tuner.samples import samples_of
+from lamina.tuner.settings import TorchSettings, ambient, changed
 from lamina.tuner.values import EAGER, Candidate, Row
 from tests.tuner.models import batch, two_parts
 from tests.tuner.test_resume import planned
@@ -54,6 +58,79 @@ def test_what_is_faster_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verdicts(1.2, 0.02, monkeypatch).count("faster") >= RUNS - 1
     assert verdicts(1 / 1.2, 0.02, monkeypatch).count("slower") >= RUNS - 1
     assert verdicts(1.005, 0.02, monkeypatch).count("faster") <= RUNS // 25
+
+
+class Gpus:
+    """Two GPUs, as torch tells of them: work is done some time after it was handed over. The first is current."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.busy = dict.fromkeys(("cuda:0", "cuda:1"), 0.0)
+        self.waited: list[str] = []
+        gpus = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                self.at = 0.0
+
+            def record(self, stream: str = "cuda:0") -> None:
+                self.at = gpus.busy[stream]
+
+            def synchronize(self) -> None:
+                pass
+
+            def elapsed_time(self, other: Event) -> float:
+                return (other.at - self.at) * 1e3
+
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "current_stream", str)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device: self.waited.append(str(device)))
+
+    def call(self) -> None:
+        self.busy["cuda:1"] += 0.25
+
+
+def test_a_gpu_that_is_not_the_current_one_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = Gpus(monkeypatch)
+    assert timing.Clock(torch.device("cuda:1")).seconds(gpus.call, 2) == 0.25
+
+
+def test_work_of_several_gpus_is_waited_for_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = Gpus(monkeypatch)
+    model, x = nn.Linear(2, 2), torch.ones(2)
+    devices = iter(["cuda:1", "cpu", "cuda:0"])
+    held = [Device(next(devices)) for _ in range(3)]
+    monkeypatch.setattr(candidates, "tensors_of", lambda model: held)
+    found = candidates.devices_of(Subject(model, samples_of(x)))
+    assert [str(device) for device in found] == ["cuda:1", "cuda:0", "cpu"]
+    timing.Clock(*found).seconds(gpus.call, 2)
+    assert gpus.waited == ["cuda:1", "cuda:0"] * 2  # before and after
+
+
+class Device:
+    """What a tensor tells of itself."""
+
+    def __init__(self, name: str) -> None:
+        self.device = torch.device(name)
+
+
+def test_settings_of_this_process_are_those_of_candidates() -> None:
+    before = TorchSettings.here()
+    try:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.backends.cudnn.deterministic = True
+        mine, known = TorchSettings.here(), ambient()
+        before.apply()
+        assert TorchSettings.here() == before
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert "deterministic was True and is False" in changed(known)
+        mine.apply()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert not torch.backends.cuda.flash_sdp_enabled()
+        assert torch.backends.cudnn.deterministic
+        assert changed(known) == ""
+    finally:
+        before.apply()
 
 
 class Slow(Processes):

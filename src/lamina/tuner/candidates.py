@@ -16,7 +16,7 @@ from lamina.tuner.parts import tensors_of
 from lamina.tuner.programs import Subject
 from lamina.tuner.values import Candidate, parts_in
 
-__all__ = ["by_torch", "candidates_for", "device_of", "drawing_alike", "lacking"]
+__all__ = ["by_torch", "candidates_for", "device_of", "devices_of", "drawing_alike", "lacking"]
 
 
 _EAGERS = ("channels-last", "autocast", "tf32")
@@ -25,10 +25,14 @@ _EAGERS = ("channels-last", "autocast", "tf32")
 
 def device_of(subject: Subject) -> torch.device:
     """The device of the model's parameters, or of the first tensor of the inputs, those on a GPU before others."""
+    return devices_of(subject)[0]
+
+
+def devices_of(subject: Subject) -> tuple[torch.device, ...]:
+    """All devices of parameters, buffers and the tensors of the inputs, those that are no CPUs first."""
     sample = subject.samples[0]
-    held = [*tensors_of(subject.model), *tensors_in((sample.args, sample.kwargs))]
-    found = [t.device for t in held if t.device.type != "cpu"] or [t.device for t in held]
-    return next(iter(found), torch.device("cpu"))
+    found = dict.fromkeys(t.device for t in (*tensors_of(subject.model), *tensors_in((sample.args, sample.kwargs))))
+    return tuple(sorted(found, key=lambda device: device.type == "cpu")) or (torch.device("cpu"),)
 
 
 def candidates_for(subject: Subject, *, lossy: bool) -> tuple[Candidate, ...]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from lamina.backends.adapters.optional import check_installed, optional
 from lamina.errors import BadArgument, LaminaError
+from lamina.options import visible_gpus
 from lamina.tuner.identity import device_facts, versions
 from lamina.tuner.process import LOOK, Processes
 from lamina.tuner.programs import Subject
@@ -272,7 +273,14 @@ class _Failed:
 def _examined(
     payload: bytes, preload: Sequence[str], job: Job, seconds: float, own: Figures | None
 ) -> tuple[Row, Figures | None] | _Failed:
-    """What a worker does: a row, with eager's figures on its machine if they were needed."""
+    """What a worker does: a row, with eager's figures on its machine if they were needed.
+
+    Ray may give a worker another GPU for each candidate, while the server of its processes keeps the first one's
+    environment.
+    """
+    gpus = visible_gpus()
+    if len(gpus) == 1:
+        job = replace(job, gpu=gpus[0])
     try:
         return Processes(payload, preload).examine(job, seconds, own)
     except LaminaError as error:

@@ -146,6 +146,11 @@ def _gpus(count: int, device: torch.device) -> list[str]:
             remedy='fewer at a time, or executor="ray" for GPUs of several machines',
         )
     names = visible_gpus() or [str(number) for number in range(len(kinds))]
+    if len(names) < len(kinds):
+        raise BadArgument(
+            f"CUDA_VISIBLE_DEVICES names {len(names)} GPUs, and torch sees {len(kinds)}",
+            remedy="set it before the process asks for a GPU",
+        )
     return [names[number] for number in alike[:count]]
 
 

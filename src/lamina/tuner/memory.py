@@ -57,19 +57,24 @@ def keep_freed_memory() -> None:
             mallopt(name, value)
 
 
-def peak_memory(call: Callable[[], Any], held_tensors: Sequence[Tensor], device: torch.device) -> float | None:
-    """Bytes of ``held_tensors``, the parameters and buffers, and of one warm ``call`` beyond what was held before; on a
-    GPU also those of pools that CUDA graphs keep for themselves.
+def peak_memory(call: Callable[[], Any], held_tensors: Sequence[Tensor], *devices: torch.device) -> float | None:
+    """Bytes of ``held_tensors``, the parameters and buffers, and of one warm ``call`` beyond what was held before; on
+    GPUs, the sum of what each takes at most, also those of pools that CUDA graphs keep for themselves.
     """
     held = sum({t.data_ptr(): t.numel() * t.element_size() for t in held_tensors}.values())
-    if device.type == "cuda":
+    gpus = [device for device in devices if device.type == "cuda"]
+    if gpus:
         gpu: Any = torch.cuda
-        torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
+        before = 0
+        for device in gpus:
+            torch.cuda.synchronize(device)
+            before += torch.cuda.memory_allocated(device)
+            torch.cuda.reset_peak_memory_stats(device)
         call()
-        torch.cuda.synchronize(device)
-        return float(held + torch.cuda.max_memory_allocated(device) - before + _in_pools(gpu.memory_snapshot()))
+        for device in gpus:
+            torch.cuda.synchronize(device)
+        most = sum(torch.cuda.max_memory_allocated(device) for device in gpus)
+        return float(held + most - before + _in_pools(gpu.memory_snapshot()))
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)  # what is kept for later calls hides what this one takes
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK, encoding="ascii")

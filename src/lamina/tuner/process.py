@@ -41,8 +41,8 @@ _TYPED = (
     "of it",
     "define classes and functions in a file, and import them",
 )
-_FORKED = "Cannot re-initialize CUDA in forked subprocess"
-"""What torch says in a fork of a process that has asked for a GPU."""
+_FORKED = ("Cannot re-initialize CUDA in forked subprocess", "initialization error")
+"""What torch says in a fork of a process that has asked for a GPU by torch, and what CUDA does if by something else."""
 _TOLD = 12
 """Last lines of what a process wrote that its row keeps."""
 SENDABLE = (
@@ -138,7 +138,7 @@ class Processes:
         """The row of one candidate, after ``seconds`` at most."""
         end = time.monotonic() + seconds
         row = self._run(job, seconds, stage)
-        if self.forks or _FORKED not in row.reason:
+        if self.forks or not any(text in row.reason for text in _FORKED):
             return row
         self._context = multiprocessing.get_context("spawn")
         return self._run(job, end - time.monotonic(), stage)

@@ -15,7 +15,7 @@ from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
 from lamina.runtime.clock import CLOCK
 from lamina.tuner.arguments import checked, checked_lists, journal_path, seconds_of
-from lamina.tuner.candidates import by_torch, candidates_for, device_of, drawing_alike, lacking
+from lamina.tuner.candidates import by_torch, candidates_for, device_of, devices_of, drawing_alike, lacking
 from lamina.tuner.choice import CLEARLY, contest, majority, slight, unsure
 from lamina.tuner.compiled import before_compiled
 from lamina.tuner.fleet import Fleet
@@ -48,6 +48,10 @@ _SEE = (
     "are the arguments of one call"
 )
 
+_COPIES = (
+    "give a smaller model or input, or more memory: the process of a candidate has a copy of the model, and runs it in "
+    "double precision too"
+)
 _EMPTY = "give it its weights first: it is on the device meta, which has none"
 
 _KEEP = "keep what one call leaves for the next, such as a cache, in tensors of buffers, or pass it as an argument"
@@ -136,13 +140,7 @@ def tune(
         search = _Search(subject, job, limits, book, environment, told, known if resume else None)
         if device_of(subject).type == "cpu" and any(by_torch(candidate) for candidate in chosen):
             search.preload = COMPILER_OF_CPU
-        if executor == "ray":
-            threads = job.settings.threads
-            search.fleet = lambda: opened.enter_context(Fleet(subject, device_of(subject), threads, search.preload))
-        elif side_by_side:
-            processes = search.started()
-            lanes = Lanes(processes, side_by_side, device_of(subject), job.settings.threads)
-            search.fleet = lambda: opened.enter_context(lanes)
+        search.fleet = _fleet_of(executor, side_by_side, search, opened)
         rows = search.rows((EAGER,))
         if candidates is None and rows[0].draws and metric is None:
             chosen = drawing_alike(chosen)
@@ -174,6 +172,28 @@ def _at_a_time(executor: str) -> int:
     if kind == "local" and count.isascii() and count.isdigit() and int(count) > 0:
         return int(count)
     raise BadArgument(f"executor is {executor!r}", remedy=f"give one of {', '.join(EXECUTORS)}")
+
+
+def _fleet_of(
+    executor: str, side_by_side: int, search: _Search, opened: contextlib.ExitStack
+) -> Callable[[], Fleet | Lanes] | None:
+    """What starts the executor of several candidates at a time, which ``opened`` ends; None for one at a time. Raises
+    ``BadArgument``.
+    """
+    device, *others = devices_of(search.subject)
+    threads = search.job.settings.threads
+    gpus = [str(d) for d in (device, *others) if d.type == "cuda"]
+    if len(gpus) > 1 and executor != "local":
+        raise BadArgument(
+            f"the model is on {', '.join(gpus)}, and by executor {executor!r} a candidate has one GPU",
+            remedy='give executor="local"',
+        )
+    if executor == "ray":
+        return lambda: opened.enter_context(Fleet(search.subject, device, threads, search.preload))
+    if side_by_side:
+        lanes = Lanes(search.started(), side_by_side, device, threads)
+        return lambda: opened.enter_context(lanes)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +259,10 @@ class _Search:
             if row.reason.startswith(EAGER_FAILED) or (eager and row.verdict != "baseline"):
                 differs = row.verdict == "refused"
                 what = f"two calls of the model give different results, {row.reason}" if differs else row.reason
-                empty = any(tensor.is_meta for tensor in tensors_of(self.subject.model))
-                raise BadArgument(
-                    f"nothing can be tuned: {what}", remedy=_KEEP if differs else _EMPTY if empty else _SEE
-                )
+                remedy = _KEEP if differs else _COPIES if row.verdict == "out of memory" else _SEE
+                if any(tensor.is_meta for tensor in tensors_of(self.subject.model)):
+                    remedy = _EMPTY
+                raise BadArgument(f"nothing can be tuned: {what}", remedy=remedy)
             if eager:
                 self.own = row.figures
             elif row.figures is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,16 +11,39 @@ import torch
 __all__ = ["TorchSettings", "ambient", "changed"]
 
 
+_CUDNN: Any = torch.backends.cudnn
+_CUDA: Any = torch.backends.cuda
+_Switch = tuple[Callable[[], Any], Callable[[Any], Any]]
+
+
+def _attribute(owner: Any, name: str) -> _Switch:
+    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
+
+_SWITCHES: Mapping[str, _Switch] = {
+    "cudnn_tf32": _attribute(_CUDNN, "allow_tf32"),
+    "cudnn_benchmark": _attribute(_CUDNN, "benchmark"),
+    "cudnn_deterministic": _attribute(_CUDNN, "deterministic"),
+    "fp16_reduced_precision": _attribute(_CUDA.matmul, "allow_fp16_reduced_precision_reduction"),
+    "bf16_reduced_precision": _attribute(_CUDA.matmul, "allow_bf16_reduced_precision_reduction"),
+    "flash_attention": (_CUDA.flash_sdp_enabled, _CUDA.enable_flash_sdp),
+    "memory_efficient_attention": (_CUDA.mem_efficient_sdp_enabled, _CUDA.enable_mem_efficient_sdp),
+    "math_attention": (_CUDA.math_sdp_enabled, _CUDA.enable_math_sdp),
+    "cudnn_attention": (_CUDA.cudnn_sdp_enabled, _CUDA.enable_cudnn_sdp),
+}
+"""How settings of libraries are read and set."""
+
+
 @dataclass(frozen=True, slots=True)
 class TorchSettings:
-    """The process-wide settings of torch that speed or results depend on."""
+    """The process-wide settings of torch that speed or results depend on; ``switches`` are those of libraries."""
 
     threads: int
     default_dtype: str
     matmul_precision: str
-    cudnn_tf32: bool
-    cudnn_benchmark: bool
     deterministic: bool
+    only_warns: bool
+    switches: tuple[tuple[str, Any], ...]
 
     @classmethod
     def here(cls) -> TorchSettings:
@@ -29,9 +52,9 @@ class TorchSettings:
             torch.get_num_threads(),
             str(torch.get_default_dtype()).removeprefix("torch."),
             torch.get_float32_matmul_precision(),
-            torch.backends.cudnn.allow_tf32,
-            torch.backends.cudnn.benchmark,
             torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            tuple((name, read()) for name, (read, _) in _SWITCHES.items()),
         )
 
     def apply(self) -> None:
@@ -39,16 +62,19 @@ class TorchSettings:
         torch.set_num_threads(self.threads)
         torch.set_default_dtype(getattr(torch, self.default_dtype))
         torch.set_float32_matmul_precision(self.matmul_precision)
-        for name, wanted in (("allow_tf32", self.cudnn_tf32), ("benchmark", self.cudnn_benchmark)):
-            if getattr(torch.backends.cudnn, name) != wanted:  # setting one raises where torch has frozen its flags
-                setattr(torch.backends.cudnn, name, wanted)
-        torch.use_deterministic_algorithms(self.deterministic)
+        for name, wanted in self.switches:
+            read, write = _SWITCHES[name]
+            if read() != wanted:  # setting one raises where torch has frozen its flags
+                write(wanted)
+        torch.use_deterministic_algorithms(self.deterministic, warn_only=self.only_warns)
 
 
 def ambient() -> dict[str, Any]:
     """The settings of this process and the modes of this thread, by name."""
+    settings = asdict(TorchSettings.here())
     return {
-        **asdict(TorchSettings.here()),
+        **dict(settings.pop("switches")),
+        **settings,
         "grad_mode": torch.is_grad_enabled(),
         "inference_mode": torch.is_inference_mode_enabled(),
         "autocast": torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),

@@ -36,25 +36,39 @@ class Race:
 
 
 class Clock:
-    """Seconds per call, by events of the GPU's stream for a GPU."""
+    """Seconds per call, by events of the GPU's stream for a model on a GPU.
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    An event is recorded on the stream of the model's GPU, which need not be the one that is current: on another it
+    would tell when work was handed over, not when it was done. Work of several GPUs has ended when all of them have.
+    """
+
+    def __init__(self, device: torch.device, *others: torch.device) -> None:
+        self.devices = tuple(dict.fromkeys(d for d in (device, *others) if d.type == "cuda"))
 
     def seconds(self, call: Callable[[], Any], count: int) -> float:
         """Mean seconds of ``count`` calls in a row."""
-        if self.device.type != "cuda":
-            start = time.perf_counter()
-            for _ in range(count):
-                call()
-            return (time.perf_counter() - start) / count
-        event: Any = torch.cuda.Event
-        first, last = event(enable_timing=True), event(enable_timing=True)
-        torch.cuda.synchronize(self.device)
-        first.record()
+        if len(self.devices) == 1:
+            return self._of_stream(self.devices[0], call, count)
+        self._wait()
+        start = time.perf_counter()
         for _ in range(count):
             call()
-        last.record()
+        self._wait()
+        return (time.perf_counter() - start) / count
+
+    def _wait(self) -> None:
+        for device in self.devices:
+            torch.cuda.synchronize(device)
+
+    def _of_stream(self, device: torch.device, call: Callable[[], Any], count: int) -> float:
+        event: Any = torch.cuda.Event
+        first, last = event(enable_timing=True), event(enable_timing=True)
+        torch.cuda.synchronize(device)
+        stream = torch.cuda.current_stream(device)
+        first.record(stream)
+        for _ in range(count):
+            call()
+        last.record(stream)
         last.synchronize()
         return float(first.elapsed_time(last)) / 1e3 / count
 

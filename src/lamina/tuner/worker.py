@@ -23,7 +23,7 @@ import torch
 from lamina.errors import BadArgument, LaminaError
 from lamina.options import use_gpu
 from lamina.tuner.building import build
-from lamina.tuner.candidates import device_of
+from lamina.tuner.candidates import device_of, devices_of
 from lamina.tuner.memory import keep_freed_memory, limit_memory, peak_memory
 from lamina.tuner.parts import tensors_of
 from lamina.tuner.programs import Arguments, Built, Subject, arguments_of, timed_call, unlike_the_sample
@@ -45,6 +45,12 @@ _RAW = 200
 
 _WATCH = 1.0
 """Seconds between two looks at whether the tuned process still lives."""
+
+_ASKED = (
+    "the user's script asks for a GPU when a process imports it, which is to see one alone: move what asks for a GPU "
+    "under `if __name__ == '__main__':`"
+)
+"""Why a process cannot have a GPU of its own: the one that it would use is that of all others."""
 
 Tell = Callable[[str], None]
 
@@ -106,13 +112,15 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
         tell("starts")
         try:
             job.settings.apply()
+            if job.gpu:
+                _check_gpu()
             loaded = subject
             if isinstance(loaded, bytes):
                 loaded = Subject(*torch.load(io.BytesIO(loaded), weights_only=False))
             if job.memory and device_of(loaded).type == "cpu":
                 limit_memory(job.memory)
             row = examine(loaded, job, tell)
-        except (Exception, SystemExit) as raised:  # a thread that ends in silence would be told as a process that did
+        except BaseException as raised:  # a thread that ends in silence would be told as a process that did
             traceback.print_exc()
             row = _raised(job.candidate, raised, "its process starts")
         pipe.send(("row", row.to_json()))
@@ -130,6 +138,13 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
             if os.getpgrp() == os.getpid():
                 os.killpg(0, signal.SIGKILL)
             os._exit(1)  # who waits for the row was killed, and nobody would end a candidate that hangs
+
+
+def _check_gpu() -> None:
+    """Raise ``LaminaError`` where this process has asked for its GPUs before it was told which one is its own."""
+    gpu: Any = torch.cuda
+    if gpu.is_initialized():
+        raise LaminaError(_ASKED)
 
 
 def _track_alone() -> None:
@@ -154,7 +169,7 @@ def examine(subject: Subject, job: Job, tell: Tell = lambda stage: None) -> Row:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
             row = (_examined if job.rival is None else _compared)(subject, job, at)
-    except (Exception, SystemExit) as raised:
+    except BaseException as raised:  # sys.exit, too
         traceback.print_exc()
         row = _raised(job.candidate, raised, stage)
     if row.verdict == "out of memory":
@@ -213,7 +228,7 @@ def _examined(subject: Subject, job: Job, at: Tell) -> Row:
     device = device_of(subject)
     measured = Figures(
         **figures,
-        peak_memory=peak_memory(call, tensors_of(owner), device),
+        peak_memory=peak_memory(call, tensors_of(owner), *devices_of(subject)),
         build_seconds=build_seconds,
         load_seconds=load_seconds,
         error=max(verified.error, again.error),
@@ -272,7 +287,7 @@ def _figures(
     subject: Subject, slow: Callable[[], Any], call: Callable[[], Any], job: Job
 ) -> tuple[dict[str, Any], str]:
     """The figures that a race gives, and its verdict."""
-    clock = Clock(device_of(subject))
+    clock = Clock(*devices_of(subject))
     found = race(slow, call, clock, seconds=job.seconds, threshold=job.threshold)
     mean = sum(found.candidate) / len(found.candidate)
     figures = {
