@@ -15,6 +15,9 @@ from lamina.ir.plan import furthest
 
 __all__ = ["Loads"]
 
+_PICKED = ("f32", "int32")
+"""Element types that are loaded from places a few apart by a call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loads:
@@ -51,7 +54,7 @@ class Loads:
         if step:
             return f"stepped_{kind}<{step}>({self.addresses.at(eqn.buffer, expr)}, n)"
         factor = self.addresses.stride(expr)
-        if factor is not None and eqn.mask is None:
+        if factor is not None and eqn.mask is None and kind in _PICKED:
             place = self.addresses.at(eqn.buffer, expr)
             return f"picked_{kind}({place}, {index_text(factor, {})}, lane_count(n))"
         found = self.addresses.cycle(expr)
