@@ -33,6 +33,8 @@ from lamina.aitune.graphs import Graph, key_of, leaves_of, outside
 from lamina.aitune.tune_strategy import TuneStrategy
 from lamina.errors import BadArgument, LaminaWarning
 from lamina.tuner.building import build
+from lamina.tuner.compiled import before_compiled
+from lamina.tuner.samples import samples_of
 from lamina.tuner.values import Candidate
 from tests.architecture.source import ROOT
 from tests.tuner.models import Pipeline, batch, pipeline, small, two_parts
@@ -373,6 +375,16 @@ def test_a_module_that_was_compiled_has_a_row_of_its_own(by: Callable[[nn.Module
     assert vars(model[0]) == before
     assert torch.equal(model(given), expected)
     assert vars(model[0]) == before
+
+
+def test_the_first_of_no_compiler_is_eager_as_it_was_before_it_was_compiled() -> None:
+    model = nn.Linear(16, 4).eval()
+    with pytest.warns(LaminaWarning, match="the model was compiled already"):
+        result = ait.FirstWins([TorchEagerBackend()]).run(
+            lamina.compile(model), samples_of(batch()), journal=False, seconds=0.1, modules=False
+        )
+    assert [row.verdict for row in result.rows] == ["baseline"]
+    assert before_compiled(result.model) == (result.model, [])
 
 
 def test_a_wrapped_module_keeps_modes_within() -> None:

@@ -18,7 +18,7 @@ from lamina.tuner.programs import Subject
 from lamina.tuner.result import Result
 from lamina.tuner.samples import Sample
 from lamina.tuner.search import tune
-from lamina.tuner.values import Candidate, Row
+from lamina.tuner.values import EAGER, Candidate
 
 __all__ = [
     "FirstWins",
@@ -143,13 +143,14 @@ class FirstWins(TuneStrategy):
         candidates = self._candidates()
         if candidates is None:
             candidates = candidates_for(Subject(model, tuple(samples)), lossy=self.error is not None)
-        rows: list[Row] = []
-        for candidate in candidates:
-            found = tune(model, list(samples), objective=self.objective, candidates=(candidate,), **given)
-            rows += found.rows[1:] if rows else found.rows
-            if found.chosen.candidate == candidate:
+        found = tune(model, list(samples), objective=self.objective, candidates=candidates[:1], **given)
+        rows = [*found.rows]
+        for candidate in candidates[1:]:
+            if found.chosen.candidate != EAGER:
                 break
-        return Result(model, rows, parse_objective(self.objective), found.environment)
+            found = tune(model, list(samples), objective=self.objective, candidates=(candidate,), **given)
+            rows += found.rows[1:]
+        return Result(found.original, rows, parse_objective(self.objective), found.environment)
 
 
 OneBackendStrategy = OneBackend
