@@ -126,6 +126,11 @@ def test_what_cannot_be_tuned_is_said(book: Path) -> None:
         tuned(book, candidates=(lossy,))
 
 
+def test_eager_that_is_late_is_said_with_what_to_do(book: Path) -> None:
+    with pytest.raises(BadArgument, match=r"(?s)nothing can be tuned: no answer within .*a larger budget"):
+        tuned(book, candidate_seconds=0.01, journal=False)
+
+
 def test_a_limit_of_memory_may_be_a_number_with_a_fraction(book: Path) -> None:
     assert [row.verdict for row in tuned(book, memory_limit=2e9).rows] == ["baseline", "refused"]
 

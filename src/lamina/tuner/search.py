@@ -52,6 +52,7 @@ _COPIES = (
     "give a smaller model or input, or more memory: the process of a candidate has a copy of the model, and runs it in "
     "double precision too"
 )
+_LATE = "give a larger budget or candidate_seconds, or a smaller input"
 _EMPTY = "give it its weights first: it is on the device meta, which has none"
 
 _KEEP = "keep what one call leaves for the next, such as a cache, in tensors of buffers, or pass it as an argument"
@@ -259,7 +260,8 @@ class _Search:
             if row.reason.startswith(EAGER_FAILED) or (eager and row.verdict != "baseline"):
                 differs = row.verdict == "refused"
                 what = f"two calls of the model give different results, {row.reason}" if differs else row.reason
-                remedy = _KEEP if differs else _COPIES if row.verdict == "out of memory" else _SEE
+                known = {"refused": _KEEP, "out of memory": _COPIES, "hung": _LATE}
+                remedy = known.get(row.verdict, _SEE)
                 if any(tensor.is_meta for tensor in tensors_of(self.subject.model)):
                     remedy = _EMPTY
                 raise BadArgument(f"nothing can be tuned: {what}", remedy=remedy)
