@@ -170,6 +170,18 @@ def test_parts_chosen_by_sizes_are_views_where_they_are_written_to() -> None:
     assert len(counted.graphs) == 2
 
 
+def test_new_dimensions_have_the_strides_of_what_they_are_put_before() -> None:
+    def program(x, k):
+        return x[None, k, ::2], x[None, :, k], x[None, None, k, k], x[..., None, k], x[k, None, k:], x[None, ..., k]
+
+    compiled = lamina_compile(program, options={"capture": "own"})
+    for number in (2, 3, 1, 0, -1):
+        for x in (torch.randn(5, 6, 5), torch.randn(5, 7, 6).transpose(0, 2)):
+            for found, wanted in zip(compiled(x, number), program(x, number), strict=True):
+                assert torch.equal(found, wanted)
+                assert (found.stride(), found.storage_offset()) == (wanted.stride(), wanted.storage_offset())
+
+
 def test_a_form_does_not_ask_for_what_is_only_noted() -> None:
     compiled = lamina_compile(lambda x: x[x.shape[0] - 1] * 2, options={"capture": "own"})
     for rows in (4, 8, 1, 2):

@@ -104,7 +104,8 @@ def with_numbers(segment: Segment, made: Graph, given: list[Any]) -> None:
 def _index(copy: Node, index: Any) -> None:
     """Have calls choose what integers of an ``index`` choose that are inputs: indexing asks which numbers they are.
 
-    An index that has tensors or lists stays as it is.
+    An index that has tensors or lists stays as it is, and so does an integer right behind a new dimension, whose
+    stride is that of what it was put before.
     """
     parts = index if type(index) is tuple else (index,)
     given: Any = copy.args[1]
@@ -115,7 +116,8 @@ def _index(copy: Node, index: Any) -> None:
     chosen: list[tuple[int, Node]] = []
     before = after = 0
     for at in [*range(middle), *range(len(parts) - 1, middle, -1)]:
-        if type(parts[at]) is int and isinstance(given[at], Node):
+        ahead = next((part for part in parts[:at][::-1] if part is not Ellipsis), Ellipsis)
+        if type(parts[at]) is int and ahead is not None and isinstance(given[at], Node):
             chosen.append((before if at < middle else -1 - after, given[at]))
             given[at] = _GONE
         else:
