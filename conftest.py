@@ -56,8 +56,12 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Of the cases of a test that is marked ``sampled(one_in=n)`` all but one in ``n``, at least one, are slow.
 
     Which ones is decided by their names alone, so that it is the same everywhere, and by a hash of them, so that no
-    parameter is left out because it comes at every n-th case.
+    parameter is left out because it comes at every n-th case. Names with an address are refused: processes that share
+    the tests would each have others.
     """
+    addressed = next((item.nodeid for item in items if " at 0x" in item.nodeid), None)
+    if addressed is not None:
+        raise pytest.UsageError(f"{addressed}: give the parameters names that are the same in each process (ids=)")
     cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled"):

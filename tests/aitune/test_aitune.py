@@ -362,7 +362,9 @@ def _in_place(module: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    "by", [lamina.compile, _in_place, lambda module: torch.compile(module, backend="eager")], ids=str
+    "by",
+    [lamina.compile, _in_place, lambda module: torch.compile(module, backend="eager")],
+    ids=["lamina", "in place", "torch"],
 )
 def test_a_module_that_was_compiled_has_a_row_of_its_own(by: Callable[[nn.Module], nn.Module]) -> None:
     model = nn.Sequential(by(nn.Sequential(nn.Linear(8, 8), nn.GELU())), nn.Linear(8, 8)).eval()

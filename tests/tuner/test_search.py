@@ -141,7 +141,9 @@ def in_place(module: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    "by", [lamina.compile, in_place, lambda module: torch.compile(module, backend="eager")], ids=str
+    "by",
+    [lamina.compile, in_place, lambda module: torch.compile(module, backend="eager")],
+    ids=["lamina", "in place", "torch"],
 )
 def test_what_was_compiled_already_is_tuned_as_it_was_before(book: Path, by: Callable[[Any], Any]) -> None:
     """Pickle leaves out that a module is compiled, or not: eager's time would be that of something else each time."""
