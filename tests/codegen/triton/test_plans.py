@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from lamina.ir.loops import Buffer, BufferView, Compute, Constant, LibraryCall, 
 from lamina.ir.plan import GpuSchedule, KernelCall, Plan
 from lamina.ir.plan_print import print_plan, read_plan
 from lamina.ir.plan_verify import verify_plan
+from lamina.lower.context import Lowering
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import Fused, fuse
 from lamina.schedule.gpu_target import GpuTarget
@@ -35,7 +37,8 @@ Library = Callable[[LibraryCall, dict[str, Tensor], dict[str, Buffer], dict[str,
 
 def planned(function: Callable[..., Any], *arguments: Tensor) -> Plan:
     """The plan of a function for a GPU of eight processors, printed and read back."""
-    program = lower(traced(function, arguments), "test")
+    with patch.object(Lowering, "on_gpu", lambda *_: True):  # the tensors are a CPU's
+        program = lower(traced(function, arguments), "test")
     program = replace(program, buffers=tuple(replace(b, device="cuda:0") for b in program.buffers))
     plan = make_plan(fuse(program), SMALL)
     verify_plan(plan)
