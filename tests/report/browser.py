@@ -94,9 +94,12 @@ class Browser:
             self.requests.append(params["request"]["url"])
 
     def open(self, file: Path, address: str = "") -> None:
-        """Open a file and wait for the report in it."""
+        """Open a file and wait for the report in it: until it has come, the page before answers, and is ready too."""
+        if not address:  # else it may be another place of the page that is open
+            self.evaluate("window.left = true")
         self.call("Page.navigate", url=f"{file.as_uri()}{address}")
-        self.until("window.lamina && window.lamina.ready")
+        here = f"location.href.split('#')[0] === new URL({json.dumps(file.as_uri())}).href"
+        self.until(f"{here} && {'true' if address else '!window.left'} && window.lamina && window.lamina.ready")
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression; a promise is waited for."""

@@ -118,16 +118,16 @@ def test_settings_of_this_process_are_those_of_candidates() -> None:
     try:
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cuda.enable_flash_sdp(False)
-        torch.backends.cudnn.deterministic = True
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         mine, known = TorchSettings.here(), ambient()
         before.apply()
         assert TorchSettings.here() == before
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
-        assert "deterministic was True and is False" in changed(known)
+        assert "bf16 reduced precision was False and is True" in changed(known)
         mine.apply()
         assert torch.is_deterministic_algorithms_warn_only_enabled()
         assert not torch.backends.cuda.flash_sdp_enabled()
-        assert torch.backends.cudnn.deterministic
+        assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
         assert changed(known) == ""
     finally:
         before.apply()
