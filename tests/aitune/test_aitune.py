@@ -37,6 +37,7 @@ from lamina.tuner.compiled import before_compiled
 from lamina.tuner.samples import samples_of
 from lamina.tuner.values import Candidate
 from tests.architecture.source import ROOT
+from tests.tuner.compiled import BY
 from tests.tuner.models import Pipeline, batch, pipeline, small, two_parts
 
 GUIDE = """
@@ -356,16 +357,7 @@ def test_a_profile_of_compiled_code_runs_it_compiled() -> None:
     assert len({s.region for s in model.inner.record.stages if s.name == "plan"}) == 1  # one graph of the whole
 
 
-def _in_place(module: nn.Module) -> nn.Module:
-    module.compile(backend="eager")
-    return module
-
-
-@pytest.mark.parametrize(
-    "by",
-    [lamina.compile, _in_place, lambda module: torch.compile(module, backend="eager")],
-    ids=["lamina", "in place", "torch"],
-)
+@pytest.mark.parametrize("by", BY)
 def test_a_module_that_was_compiled_has_a_row_of_its_own(by: Callable[[nn.Module], nn.Module]) -> None:
     model = nn.Sequential(by(nn.Sequential(nn.Linear(8, 8), nn.GELU())), nn.Linear(8, 8)).eval()
     given = torch.ones(2, 8)

@@ -27,6 +27,7 @@ from lamina.tuner.programs import Subject
 from lamina.tuner.samples import samples_of
 from lamina.tuner.values import Candidate, Figures, Interval, Part, Row, mix_of
 from tests.architecture.source import ROOT
+from tests.tuner.compiled import BY
 from tests.tuner.models import batch, first_half, mean_square, no_metric, no_tensor, small
 
 WRONG = Candidate("constant", "import", {"target": "tests.tuner.planted:constant"})
@@ -135,16 +136,7 @@ def test_a_limit_of_memory_may_be_a_number_with_a_fraction(book: Path) -> None:
     assert [row.verdict for row in tuned(book, memory_limit=2e9).rows] == ["baseline", "refused"]
 
 
-def in_place(module: nn.Module) -> nn.Module:
-    module.compile(backend="eager")
-    return module
-
-
-@pytest.mark.parametrize(
-    "by",
-    [lamina.compile, in_place, lambda module: torch.compile(module, backend="eager")],
-    ids=["lamina", "in place", "torch"],
-)
+@pytest.mark.parametrize("by", BY)
 def test_what_was_compiled_already_is_tuned_as_it_was_before(book: Path, by: Callable[[Any], Any]) -> None:
     """Pickle leaves out that a module is compiled, or not: eager's time would be that of something else each time."""
     plain = small()

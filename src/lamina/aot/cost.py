@@ -138,7 +138,7 @@ class CostModel:
         """Whether a kernel of its own computes ``node`` again, which writes it for those that read it.
 
         The gradient of a scan is a scan the other way round. That of a softmax is a sum along the same axis, in the
-        kernel that computes the softmax if that can hold the axis.
+        kernel that computes the softmax if that can hold the axis; a CPU's caches hold any.
         """
         if kind.kind != "reduction" or not isinstance(node.meta.get("val"), torch.Tensor):
             return False
