@@ -21,6 +21,8 @@ from typing import Any
 
 _READ_AT_START = ("OMP_", "KMP_", "GOMP_", "MKL_", "TORCH", "PYTORCH", "PYTHON", "LD_", "TRITON")
 """What names of variables begin with that Python's start or an import reads: the server has those of the tests."""
+_READ_AT_USE = {"PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
+"""But not these. torch sets the last two as it compiles: the tests have them some time after the server has begun."""
 
 
 def _serve(place: str) -> dict[str, Any] | None:
@@ -88,7 +90,7 @@ _GIVEN = dict(os.environ)
 
 def _become(words: list[str], folder: str, environment: dict[str, str], found: list[str]) -> dict[str, Any]:
     """Make this process one that Python has started with these words; the names of its module ``__main__``."""
-    names = {n for n in {*_GIVEN, *environment} if n.startswith(_READ_AT_START) and n != "PYTHONPATH"}
+    names = {n for n in {*_GIVEN, *environment} if n.startswith(_READ_AT_START)} - _READ_AT_USE
     plain = words[:1] in (["-c"], ["-m"]) or (words and not words[0].startswith("-"))
     os.chdir(folder)
     if not plain or any(_GIVEN.get(name) != environment.get(name) for name in names):

@@ -58,6 +58,14 @@ def test_what_python_reads_at_its_start_is_read() -> None:
     assert ran("-O", "-c", show).stdout.endswith(" 1\n")
 
 
+def test_it_is_a_copy_whatever_torch_has_set_meanwhile(tmp_path: Path) -> None:
+    show = "import os, sys; print('torch' in sys.modules, os.environ.get('TORCHINDUCTOR_CACHE_DIR'))"
+    for place in (str(tmp_path), str(tmp_path / "another")):
+        env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": place, "TRITON_CACHE_DIR": place}
+        assert ran("-c", show, env=env).stdout == f"True {place}\n"
+    assert ran("-c", show, env={**os.environ, "OMP_NUM_THREADS": "7"}).stdout.startswith("False ")
+
+
 def test_nothing_of_one_is_in_the_next_and_each_is_a_process() -> None:
     program = "import builtins, os, random; print(hasattr(builtins, 'mark'), os.getpid(), random.random())\n"
     told = [ran("-c", program + "builtins.mark = 1").stdout.split() for _ in range(2)]
