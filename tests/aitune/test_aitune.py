@@ -37,6 +37,7 @@ from lamina.tuner.compiled import before_compiled
 from lamina.tuner.samples import samples_of
 from lamina.tuner.values import Candidate
 from tests.architecture.source import ROOT
+from tests.processes import python
 from tests.tuner.compiled import BY
 from tests.tuner.models import Pipeline, batch, pipeline, small, two_parts
 
@@ -110,7 +111,7 @@ def test_no_backend_is_imported_that_is_not_tried() -> None:
         "import sys, lamina.aitune, lamina.aitune.backend\n"
         "print([n for n in ('onnxruntime', 'openvino', 'torchao', 'torch_tensorrt') if n in sys.modules])"
     )
-    said = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run([*python(), "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said.split() == ["[]"]
 
 

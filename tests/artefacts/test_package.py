@@ -11,7 +11,7 @@ import subprocess
 import sys
 import weakref
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from lamina.capture.reasons import LOADED
 from lamina.errors import BadArgument
 from lamina.runtime.cache import Cache, Entry
 from lamina.runtime.cache_tool import export_to, import_from
+from tests.processes import python
 
 OWN = {"capture": "own"}
 SOURCE = """
@@ -84,7 +85,7 @@ def _no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("packages")
     (made / "packaged_subject.py").write_text(SOURCE)
-    done = _run(MAKE, made, "one", str(made / "model.lamina"))
+    done = _run(python(), MAKE, made, "one", str(made / "model.lamina"))
     assert done.returncode == 0, done.stderr[-3000:]
     return made
 
@@ -96,15 +97,15 @@ def model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[nn.Module]:
     sys.modules.pop("packaged_subject")
 
 
-def _run(code: str, folder: Path, cache: str, *args: str) -> subprocess.CompletedProcess[str]:
+def _run(program: Sequence[str], code: str, folder: Path, cache: str, *args: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(folder), *sys.path])
     environment = {**os.environ, "LAMINA_CACHE_DIR": str(folder / cache), "PYTHONPATH": path}
-    command = [sys.executable, "-c", code, *args]
+    command = [*program, "-c", code, *args]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_another_process_with_an_empty_cache_compiles_nothing(folder: Path) -> None:
-    done = _run(USE, folder, "two", str(folder / "model.lamina"))
+    done = _run([sys.executable], USE, folder, "two", str(folder / "model.lamina"))
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines() == ["[]", "False", "torch.Size([5, 4]) True"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +24,7 @@ from lamina.capture.reasons import LOADED, NOT_STORED, STORED
 from lamina.record import Record
 from lamina.runtime.cache import Cache
 from tests.capture.own.changing_programs import Memory, stored_difference
+from tests.processes import python
 
 SOURCE = """
 import math
@@ -421,13 +421,10 @@ print(*loaded)
 """
 
 
-def _process(tmp_path: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+def _process(program: Sequence[str], tmp_path: Path) -> subprocess.Popen[str]:
     (tmp_path / "processes_model.py").write_text(MODEL)
     text = PROCESS.format(folder=str(tmp_path), name="processes_model", cache=str(tmp_path / "cache"))
-    command = [sys.executable, "-c", text]
-    return subprocess.Popen(
-        command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen([*program, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def _said(process: subprocess.Popen[str]) -> str:
@@ -437,9 +434,9 @@ def _said(process: subprocess.Popen[str]) -> str:
 
 
 def test_processes_at_once_and_one_after_them(tmp_path: Path) -> None:
-    for process in [_process(tmp_path, {}), _process(tmp_path, {})]:
+    for process in [_process(python(), tmp_path), _process(python(), tmp_path)]:
         _said(process)
-    assert _said(_process(tmp_path, {})) == ""  # neither compiler nor interpreter nor Dynamo was loaded
+    assert _said(_process([sys.executable], tmp_path)) == ""  # neither compiler nor interpreter nor Dynamo was loaded
 
 
 @pytest.mark.sampled(one_in=6)

@@ -20,6 +20,7 @@ from lamina.cli import doctor as doctor_module
 from lamina.cli.app import app, main, run_demo
 from lamina.cli.demo_models import DEMOS
 from lamina.cli.progress import announced
+from tests.processes import python
 
 SUBJECTS = ["lamina", "python", "torch", "triton", "compiler", "instructions", "openmp", "gpu", "cache", "verdict"]
 
@@ -133,7 +134,7 @@ def test_a_wrong_environment_ends_a_command_at_once(command: str, monkeypatch: p
 
 
 def test_the_package_runs_as_a_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "lamina", "--version"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*python(), "-m", "lamina", "--version"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"lamina (\d+\.\d+\.\d+|unknown.*)\n", done.stdout)
 

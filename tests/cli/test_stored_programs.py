@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import python
+
 PROGRAM = """
 import torch, lamina
 
@@ -36,7 +38,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, st
 
 
 def ran(folder: Path, environment: dict[str, str], *words: str) -> str:
-    line = [sys.executable, *(("-m", "lamina") if words else ()), *words, "program.py"]
+    line = [*python(), *(("-m", "lamina") if words else ()), *words, "program.py"]
     done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -51,6 +53,6 @@ def test_a_command_shows_kernels(stored: tuple[Path, dict[str, str]], command: s
 
 def test_why_finds_operations(stored: tuple[Path, dict[str, str]]) -> None:
     folder, environment = stored
-    line = [sys.executable, "-m", "lamina", "why", "--json", "program.py", "sin", "relu"]
+    line = [*python(), "-m", "lamina", "why", "--json", "program.py", "sin", "relu"]
     said = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=True)
     assert json.loads(said.stdout)[0]["joined"]

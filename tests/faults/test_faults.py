@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from benchmarks.faults import KINDS, RESULTS
 from tests.architecture.source import ROOT
+from tests.processes import python
 
 SAMPLE = 6
 
@@ -22,7 +22,7 @@ def run(script: str, folder: Path, seconds: float = 250) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src"), environment.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
+        [*python(), "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -1,10 +1,10 @@
 """Python processes of tests: copies of one that has imported torch and Lamina, in place of a start of 4 s each.
 
 ``python()`` gives the words of a command line that stand for ``sys.executable``: what follows them, ``-c``, ``-m`` or
-a file, and arguments, runs as it would in a fresh process, with the environment, the folder, the standard streams and
-the status of that. It is a fork of a server's process, which has run nothing but imports; where an option of Python's
-or a variable that is read at its start asks for more, it is a fresh process. A test that asks what an import does, or
-how Python ends, is to start ``sys.executable`` itself.
+a file, and arguments, or else what standard input has, runs as it would in a fresh process, with the environment, the
+folder, the standard streams and the status of that. It is a fork of a server's process, which has run nothing but
+imports; where an option of Python's or a variable that is read at its start asks for more, it is a fresh process. A
+test that asks what an import does, or how Python ends, is to start ``sys.executable`` itself.
 """
 
 from __future__ import annotations

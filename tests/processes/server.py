@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import types
 from contextlib import suppress
@@ -23,6 +24,8 @@ _READ_AT_START = ("OMP_", "KMP_", "GOMP_", "MKL_", "TORCH", "PYTORCH", "PYTHON",
 """What names of variables begin with that Python's start or an import reads: the server has those of the tests."""
 _READ_AT_USE = {"PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
 """But not these. torch sets the last two as it compiles: the tests have them some time after the server has begun."""
+_THREADS = "OMP_NUM_THREADS"
+"""Which a copy takes up too, as long as it is a number: the server has run nothing on threads."""
 
 
 def _serve(place: str) -> dict[str, Any] | None:
@@ -91,20 +94,25 @@ _GIVEN = dict(os.environ)
 def _become(words: list[str], folder: str, environment: dict[str, str], found: list[str]) -> dict[str, Any]:
     """Make this process one that Python has started with these words; the names of its module ``__main__``."""
     names = {n for n in {*_GIVEN, *environment} if n.startswith(_READ_AT_START)} - _READ_AT_USE
-    plain = words[:1] in (["-c"], ["-m"]) or (words and not words[0].startswith("-"))
+    plain = words[:1] in (["-c"], ["-m"]) or not words or not words[0].startswith("-")
     os.chdir(folder)
-    if not plain or any(_GIVEN.get(name) != environment.get(name) for name in names):
+    changed = {name for name in names if _GIVEN.get(name) != environment.get(name)}
+    threads = environment.get(_THREADS, "") if _THREADS in changed else ""
+    if not plain or (changed - {_THREADS} if threads.isdecimal() else changed):
         os.execve(sys.executable, [sys.executable, *words], environment)
+    if threads:
+        sys.modules["torch"].set_num_threads(int(threads))
+    tempfile.tempdir = None
     set_by_imports = {n: value for n, value in os.environ.items() if _GIVEN.get(n) != value}
     os.environ.clear()
     os.environ.update(set_by_imports | environment)
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
-    kind = words[0] if words[0] in ("-c", "-m") else ""
-    first = {"-c": "", "-m": folder}.get(words[0], os.path.dirname(os.path.realpath(words[0])))
+    kind = words[0] if words[:1] in (["-c"], ["-m"]) else ""
+    first = {"-c": "", "-m": folder}.get(kind, os.path.dirname(os.path.realpath(words[0])) if words else "")
     sys.path[:] = [first, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *found]
-    sys.argv[:] = ["-c", *words[2:]] if kind == "-c" else words[1:] if kind == "-m" else words
+    sys.argv[:] = ["-c", *words[2:]] if kind == "-c" else words[1:] if kind == "-m" else words or [""]
     sys.orig_argv[:] = [sys.executable, *words]
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
@@ -115,11 +123,15 @@ def _become(words: list[str], folder: str, environment: dict[str, str], found: l
 def _run(wanted: dict[str, Any], found: list[str]) -> None:
     words = wanted["words"]
     namespace = _become(words, wanted["folder"], wanted["environment"], found)
-    if words[0] == "-m":
+    if words[:1] == ["-m"]:
         runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
         return
-    place, text = "<string>", words[1].encode() if words[0] == "-c" else b""
-    if words[0] != "-c":
+    if not words:
+        place, text = "<stdin>", sys.stdin.buffer.read()
+        namespace["__file__"] = place
+    elif words[0] == "-c":
+        place, text = "<string>", words[1].encode()
+    else:
         place = os.path.abspath(words[0])
         text = Path(place).read_bytes()
         namespace["__file__"] = place

@@ -47,6 +47,15 @@ def test_an_exception_is_told_as_python_tells_it(tmp_path: Path) -> None:
     assert ran("-c", "import sys; sys.exit('no')").stderr == "no\n"
 
 
+def test_a_program_is_read_from_a_pipe() -> None:
+    """With which the copy is the same as a process that Python starts."""
+    show = "import sys\nprint(__name__, __file__, sys.argv, sys.path[0], 'torch' in sys.modules)\n1 / 0\n"
+    found = subprocess.run(python(), input=show, capture_output=True, text=True, timeout=200)
+    fresh = subprocess.run([sys.executable], input=show, capture_output=True, text=True, timeout=200)
+    assert found.stdout == fresh.stdout.replace("False", "True")
+    assert (found.returncode, found.stderr) == (fresh.returncode, fresh.stderr)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
 def test_a_signal_is_told(number: signal.Signals) -> None:
     assert ran("-c", f"import os; os.kill(os.getpid(), {int(number)})").returncode == -number
@@ -63,7 +72,14 @@ def test_it_is_a_copy_whatever_torch_has_set_meanwhile(tmp_path: Path) -> None:
     for place in (str(tmp_path), str(tmp_path / "another")):
         env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": place, "TRITON_CACHE_DIR": place}
         assert ran("-c", show, env=env).stdout == f"True {place}\n"
-    assert ran("-c", show, env={**os.environ, "OMP_NUM_THREADS": "7"}).stdout.startswith("False ")
+    assert ran("-c", show, env={**os.environ, "PYTORCH_ALLOC_CONF": ""}).stdout.startswith("False ")
+
+
+def test_it_has_the_threads_and_the_folder_of_temporary_files_that_it_is_given(tmp_path: Path) -> None:
+    show = "import sys; copied = 'torch' in sys.modules; import tempfile, torch; "
+    show += "print(copied, torch.get_num_threads(), tempfile.gettempdir())"
+    env = {**os.environ, "OMP_NUM_THREADS": "3", "TMPDIR": str(tmp_path)}
+    assert ran("-c", show, env=env).stdout == f"True 3 {tmp_path}\n"
 
 
 def test_nothing_of_one_is_in_the_next_and_each_is_a_process() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lamina.runtime.toolchain import find_compiler
+from tests.processes import python
 
 Run = Callable[..., dict[str, Any]]
 CLOSE = 1e-5
@@ -27,7 +28,7 @@ def run(compiler_name: str) -> Iterator[Run]:
     if compiler_name != "lamina":
         pytest.skip("checks lamina's own runtime")
     kept = {k: v for k, v in os.environ.items() if not k.startswith("LAMINA_")}
-    command = [sys.executable, "-m", "tests.semantics.environment_child"]
+    command = [*python(), "-m", "tests.semantics.environment_child"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**kept, "OMP_NUM_THREADS": "1"}
     ) as process:

@@ -16,6 +16,7 @@ import torch
 
 from lamina.tuner.building import build
 from lamina.tuner.values import Candidate
+from tests.processes import python
 from tests.tuner.models import batch
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +60,7 @@ of_eager, of_lamina, of_torch_compile = (partial(spy, kind=kind) for kind in ("e
 def test_no_backend_is_imported_that_is_not_tried(kind: str, expected: list[str], tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
-    line = [sys.executable, str(script), kind]
+    line = [*python(), str(script), kind]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment, check=False)
     assert done.returncode == 0, done.stderr

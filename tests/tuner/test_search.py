@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from lamina.tuner.programs import Subject
 from lamina.tuner.samples import samples_of
 from lamina.tuner.values import Candidate, Figures, Interval, Part, Row, mix_of
 from tests.architecture.source import ROOT
+from tests.processes import python
 from tests.tuner.compiled import BY
 from tests.tuner.models import batch, first_half, mean_square, no_metric, no_tensor, small
 
@@ -213,7 +213,7 @@ def test_a_candidate_ends_with_the_process_that_waits_for_it(tmp_path: Path) -> 
         "    lamina.tune(small(), batch(), candidates=(one,), seconds=0.1, journal=False)\n"
     )
     places = os.pathsep.join(p for p in (str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")) if p)
-    with subprocess.Popen([sys.executable, script, mark], env={**os.environ, "PYTHONPATH": places}) as waiting:
+    with subprocess.Popen([*python(), script, mark], env={**os.environ, "PYTHONPATH": places}) as waiting:
         assert within(90, lambda: mark.exists() and mark.read_text() != "")
         waiting.kill()
     number = int(mark.read_text())
