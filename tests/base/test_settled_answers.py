@@ -10,7 +10,8 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from lamina.base.symbolic.torch_private import AskedTooLate, answers_settled, is_positive, is_sure
+from lamina.base.symbolic.environment.torch_private import AskedTooLate, answers_settled
+from lamina.base.symbolic.torch_private import is_positive, is_sure
 
 
 def _size() -> tuple[ShapeEnv, torch.SymInt]:

@@ -39,7 +39,7 @@ from lamina.aot.traits import is_static
 from lamina.base.modes import SWITCHED_BY_HAND
 from lamina.base.reasons import Reason
 from lamina.base.source import place_in
-from lamina.base.symbolic.torch_private import LaterGuards
+from lamina.base.symbolic.environment.torch_private import LaterGuards
 from lamina.options import Options
 
 __all__ = ["Captured", "Compiled", "Differentiated", "read_captured", "surrounded"]

@@ -22,7 +22,7 @@ from lamina.aot.eager_history import Again
 from lamina.aot.engine.torch_private import saved_and_changed, saved_tensors
 from lamina.aot.torch_private import graph_is_kept, never_captured
 from lamina.aot.undefined_gradients import without_undefined, without_unread
-from lamina.base.symbolic.torch_private import AskedTooLate, answers_settled
+from lamina.base.symbolic.environment.torch_private import AskedTooLate, answers_settled
 
 __all__ = ["DefinedGradients"]
 

@@ -33,7 +33,7 @@ from lamina.base.decision import Decision
 from lamina.base.graph_pair import pair_graphs
 from lamina.base.recovery import recover
 from lamina.base.retryable import set_retryable_unless_told
-from lamina.base.symbolic.torch_private import answers_settled
+from lamina.base.symbolic.environment.torch_private import answers_settled
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.errors import LaminaError
 from lamina.ops import overloads

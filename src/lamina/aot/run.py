@@ -37,7 +37,8 @@ from lamina.aot.taken_apart import TakenApart
 from lamina.aot.torch_private import asks_for_another_capture, is_leaf
 from lamina.base.reasons import Reason
 from lamina.base.recovery import brief, raised_within
-from lamina.base.symbolic.torch_private import DataDependentGuard, SizesTakeTooLong, questions_limited
+from lamina.base.symbolic.environment.torch_private import SizesTakeTooLong, questions_limited
+from lamina.base.symbolic.torch_private import DataDependentGuard
 from lamina.errors import LaminaError
 from lamina.options import Options
 

@@ -15,7 +15,7 @@ import torch
 from lamina.base.files import graph_text, text_of
 from lamina.base.recovery import recover
 from lamina.base.source import name_users_lines
-from lamina.base.symbolic.torch_private import questions_unlimited
+from lamina.base.symbolic.environment.torch_private import questions_unlimited
 from lamina.capture.entry.torch_private import improve_entry
 from lamina.capture.events.torch_private import note_fixed_sizes, watch_frames
 from lamina.capture.external_state.torch_private import guard_unguarded, is_guarded

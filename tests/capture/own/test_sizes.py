@@ -9,7 +9,7 @@ from torch.fx import Interpreter
 
 from lamina import compile as lamina_compile
 from lamina.aot.graph_compiler import GraphCompiler
-from lamina.base.symbolic.torch_private import AskedTooLate, answers_settled
+from lamina.base.symbolic.environment.torch_private import AskedTooLate, answers_settled
 from lamina.base.torch_private import storage_of
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.sharing.form import Form

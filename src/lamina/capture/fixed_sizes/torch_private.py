@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from torch._dynamo import config
 
-from lamina.base.symbolic.torch_private import questions_limited
+from lamina.base.symbolic.environment.torch_private import questions_limited
 from lamina.capture.log import CaptureLog
 
 __all__ = ["SECONDS_FOR_SIZES", "FixedSizes"]

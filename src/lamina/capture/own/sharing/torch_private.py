@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import _config
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 
-from lamina.base.symbolic.torch_private import OpenShapes
+from lamina.base.symbolic.environment.torch_private import OpenShapes
 
 __all__ = ["Symbols", "assuming_no_size", "by_functions", "evaluated", "expression", "like"]
 

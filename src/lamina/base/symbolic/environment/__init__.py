@@ -1,0 +1,1 @@
+"""Symbolic sizes and conditions, and the fake tensors that have them."""
