@@ -1,9 +1,10 @@
 """Programs on which the subject is slower than the better of eager and torch.compile, found without naming patterns.
 
 ``python -m benchmarks.sweep --seconds 900`` measures what the time allows of 500 generated programs, every operator of
-torch's database between arithmetic, and submodules of models (where transformers, timm and torchvision are installed),
-each forward and training, fp32 and bf16. A second run goes on where the first stopped: findings stand in a file of JSON
-lines by program, versions and Lamina's source. ``--report`` prints what there is, ``--sources 1`` with program texts;
+torch's database between arithmetic, submodules of models (where transformers, timm and torchvision are installed) and
+programs written by hand, each forward and training, fp32 and bf16. A second run goes on where the first stopped:
+findings stand in a file of JSON lines by program, versions and Lamina's source. ``--report`` prints what there is,
+``--sources 1`` with program texts;
 ``--slower`` measures again what an earlier version was slower on; ``--device cuda`` is the same sweep on a GPU, with
 ``--workers 12`` by so many processes that compile at a time and are timed one after the other.
 """
@@ -28,7 +29,7 @@ from benchmarks.compilers import compiler_name
 from benchmarks.gpu_machine import needs_gpu, one_assembler
 from benchmarks.limit import TookTooLong, at_most
 from benchmarks.report import RESULTS, write_results
-from benchmarks.sweeping import grammar, harvest, neighbours
+from benchmarks.sweeping import grammar, harvest, neighbours, written
 from benchmarks.sweeping.case import DTYPES, MODES, Case, Row, shuffled, variants
 from benchmarks.sweeping.journal import Journal, versions
 from benchmarks.sweeping.measure import Finding, measure
@@ -36,7 +37,7 @@ from benchmarks.sweeping.summary import print_summary
 
 __all__ = ["main", "rows_of"]
 
-ORIGINS = ("generated", "operators", "harvested")
+ORIGINS = ("generated", "operators", "harvested", "written")
 GPU_SCALE = 32.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """What the processes of several workers are told: each compiles on a core of its own."""
@@ -53,6 +54,8 @@ def rows_of(args: argparse.Namespace) -> list[Row]:
         found += neighbours.cases()
     if "harvested" in args.origins:
         found += harvest.cases()
+    if "written" in args.origins:
+        found += written.cases()
     kinds = variants(args.dtypes, args.modes, args.device, args.scale)
     rows = [Row(case, variant) for case in found for variant in kinds]
     number, count = args.share

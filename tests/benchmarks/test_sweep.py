@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from benchmarks import sweep
 from benchmarks.sweeping import measure as measuring
-from benchmarks.sweeping import neighbours
+from benchmarks.sweeping import neighbours, written
 from benchmarks.sweeping.case import Case, Problem, Row, Skipped, Variant, shuffled, variants
 from benchmarks.sweeping.grammar import ALL, cases, generated
 from benchmarks.sweeping.harvest import harvested
@@ -26,6 +26,7 @@ from benchmarks.sweeping.journal import Journal
 from benchmarks.sweeping.measure import Finding, measure
 from benchmarks.sweeping.summary import cause, print_summary, suspects
 from benchmarks.torch_private import kernels_of_inductor
+from lamina.testing import tensors
 from tests.ops.torch_private import operators, sample_of
 
 SMALL = 1 / 256
@@ -248,6 +249,18 @@ class _Model(nn.Module):
         for block in self.blocks:
             x = block(x, gain=0.5)
         return x
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.name.partition("/")[2]) for c in written.cases()])
+def test_a_program_written_by_hand_is_the_same_each_time_and_has_gradients(case: Case) -> None:
+    problem, again = case.make(Variant("fp32", "training")), case.make(Variant("fp32", "training"))
+    assert problem.function.__code__ is not again.function.__code__
+    results, others = tensors(problem.function(*problem.args)), tensors(again.function(*again.args))
+    assert all(torch.equal(a, b) for a, b in zip(results, others, strict=True))
+    found = torch.autograd.grad(results, problem.leaves, results, allow_unused=True)
+    assert all(t.isfinite().all() for t in [*results, *(g for g in found if g is not None)])
+    assert any(g is not None for g in found)
+    assert case.text.count("def ") >= 1
 
 
 def test_submodules_are_harvested_once_of_each_class_with_their_arguments() -> None:

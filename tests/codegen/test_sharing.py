@@ -38,14 +38,66 @@ def test_what_differs_becomes_a_parameter_in_every_function() -> None:
     found = shared_kernels({"add_12": text("add_12", 128), "mul_34": text("mul_34", 4096)})
     assert found["add_12"].source == found["mul_34"].source
     assert found["add_12"].function == found["mul_34"].function == "add_12"
-    assert sorted(zip(found["add_12"].sizes, found["mul_34"].sizes, strict=True)) == [(128, 4096)] * 2
+    assert sorted(zip(found["add_12"].sizes, found["mul_34"].sizes, strict=True)) == [(128, 4096)]
     source = found["add_12"].source
-    assert "static int64 add_12_part0(int64 n0, int64 n1, f32* b0, int64 begin, int64 end) {" in source
-    assert 'extern "C" int64 add_12(int64 n0, int64 n1, void* b0_) {' in source
-    assert "return add_12_part0(n0, n1, b0, 0, 1);" in source
-    for part in ("strip_even<1>(0, n0, ", "i0*n0 + i1*3 + 120", "v2 / (f32)n1;"):
+    assert "static int64 add_12_part0(int64 n0, f32* b0, int64 begin, int64 end) {" in source
+    assert 'extern "C" int64 add_12(int64 n0, void* b0_) {' in source
+    assert "return add_12_part0(n0, b0, 0, 1);" in source
+    for part in ("strip_even<1>(0, n0, ", "i0*n0 + i1*3 + 120", "v2 / (f32)n0;"):
         assert part in source
     assert "i0 < 20;" in source, "what all have stays a constant"
+
+
+def columns(name: str, tile: int, extent: int, rows: int) -> str:
+    return f"""static int64 {name}_part0(f32* b0, int64 begin, int64 end) {{
+  for (int64 i1_tile = begin; i1_tile < end; ++i1_tile) {{
+    const int64 i1_begin = i1_tile * {tile};
+    const int64 i1_end = least(i1_begin + {tile}, {extent});
+    alignas(64) f32 v1_sum[{tile}];
+    fill(v1_sum, {tile}, (f32)0);
+    for (; v1_at + 4 <= {rows}; v1_at += 4) {{
+      drain(v1_total, v1_sum, v1_lost, {tile});
+    }}
+    const vf32 v2 = v1 / splat_f32({rows}.0f);
+  }}
+}}
+
+extern "C" int64 {name}(void* b0_) {{
+  const int64 threads = thread_count({rows * extent}, 4000);
+  if (int64 failed = share((({extent} + {tile - 1}) / {tile}), threads, [&](int64 begin, int64 end, int64 thread) {{
+    return {name}_part0(b0, begin, end);
+  }})) return failed;
+}}
+"""
+
+
+def test_tiles_share_arrays_of_the_longest_and_reciprocals_of_powers_of_two() -> None:
+    found = shared_kernels({"a": columns("a", 32, 24, 1024), "b": columns("b", 64, 96, 512)})
+    source = found["a"].source
+    assert source == found["b"].source
+    assert set(zip(found["a"].sizes, found["b"].sizes, strict=True)) == {
+        (32, 64), (24, 96), (1024, 512), (24 * 1024, 96 * 512), (31, 63),
+    }  # fmt: skip
+    assert "v1_sum[64];" in source
+    rows = re.search(r"v1 \* splat_f32\(1\.0f / \(f32\)(n\d)\);", source)
+    assert rows is not None
+    assert f"v1_at + 4 <= {rows[1]};" in source
+    whole = shared_kernels({"a": columns("a", 32, 24, 1000), "b": columns("b", 64, 96, 250)})
+    assert re.search(r"v1 / splat_f32\(\(f32\)n\d\);", whole["a"].source)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        columns("b", 64, 96, 1000),  # a division, where the other multiplies
+        columns("b", 4096, 96, 256),  # an array that is too long for the stack
+        columns("b", 64, 96, 256).replace("+ 4 <=", "+ 2 <="),
+        columns("b", 64, 96, 256).replace("4000", "5000"),  # work of a point
+    ],
+)
+def test_tiles_that_differ_in_more_stay_apart(other: str) -> None:
+    sources = {"a": columns("a", 32, 24, 1024), "b": other}
+    assert shared_kernels(sources) == {name: Shared(source, name) for name, source in sources.items()}
 
 
 @pytest.mark.parametrize(
@@ -90,8 +142,12 @@ def _extremes(*xs: Tensor) -> list[Tensor]:
     return [x.amax(1) + x.softmax(1).argmax(1) for x in xs if x.numel()]
 
 
+def _batch_norms(*xs: Tensor) -> list[Tensor]:
+    return [nn.functional.batch_norm(x, None, None, training=True) for x in xs if x.shape[0] * x.shape[2] > 1]
+
+
 @pytest.mark.sampled(one_in=10)
-@pytest.mark.parametrize("function", [_normalised, _joined, _turned, _windows, _extremes])
+@pytest.mark.parametrize("function", [_normalised, _joined, _turned, _windows, _extremes, _batch_norms])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("numerics", ["eager", "fast"])
 def test_results_are_those_of_kernels_apart(
@@ -113,6 +169,21 @@ def test_results_are_those_of_kernels_apart(
         # Fast kernels may round a product before it is added or not, as the compiler finds it shorter.
         assert torch.equal(one, other) or numerics == "fast"
         torch.testing.assert_close(one, eager, rtol=tolerance, atol=tolerance)
+
+
+def test_batch_norms_of_any_width_are_one_kernel_each_way(tmp_path: Path) -> None:
+    def function(*xs: Tensor) -> list[Tensor]:
+        return [nn.functional.batch_norm(x, None, None, training=True) for x in xs]
+
+    xs = [torch.randn(rows, width, requires_grad=True) for rows, width in ((512, 24), (1024, 96), (256, 200))]
+    compiled = lamina.compile(function, options={"strict": True, "cache_dir": str(tmp_path)})
+    results = compiled(*xs)
+    found = torch.autograd.grad(results, xs, results)
+    eager = function(*xs)
+    for one, other in zip([*results, *found], [*eager, *torch.autograd.grad(eager, xs, eager)], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    built = [stage.value for stage in compiled.record.stages if stage.name == "build"]
+    assert [len(build.kernels) > build.compiled for build in built] == [True, True]
 
 
 def test_the_layers_of_a_network_share_kernels_and_the_record_says_so(tmp_path: Path) -> None:

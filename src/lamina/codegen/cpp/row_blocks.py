@@ -61,7 +61,8 @@ class RowBlocks:
         text.add(f"{rows}({at}, Times<{together}>{{}});")
         self.totals.drain_now_and_then(text, axis, f"({at} - {begin})")
         text.close()
-        text.add(f"for (; {at} < {end}; ++{at}) {rows}({at}, Times<1>{{}});")
+        if not (begin.isdigit() and end.isdigit() and (int(end) - int(begin)) % together == 0):
+            text.add(f"for (; {at} < {end}; ++{at}) {rows}({at}, Times<1>{{}});")
         return True
 
     def height(self, axis: str, loop_body: LoopBody) -> int:

@@ -2,10 +2,14 @@
 
 A network repeats a loop nest at several widths and resolutions. Scheduling and code generation see constants, so what
 they prove holds; only afterwards are the numbers that differ turned into parameters, where a constant brings no speed:
-bounds of outer loops and of long vector loops, strides and offsets of addresses, divisors outside of vector loops, and
-what decides on threads. Others (short loops, tiles, vector remainders, strides of the vector axis) stay constants, and
+bounds of outer loops and of long vector loops, tiles and their ends, strides and offsets of addresses, divisors, and
+what decides on threads. Others (short loops, vector remainders, strides of the vector axis) stay constants, and
 kernels that differ in such a one stay apart. A kernel that no other resembles keeps all its constants. Results are the
 same but for what a compiler that may contract ``a * b + c`` chooses to contract.
+
+Two kinds of numbers take more than a parameter's name. A local array is as long as the longest that shares the text.
+A vector divided by a power of two is multiplied by its reciprocal, as a compiler that sees the constant would do: the
+two are equal, and a division takes ten times as long; so divisors that are powers of two and others stay apart.
 """
 
 from __future__ import annotations
@@ -30,8 +34,22 @@ _FACTOR = re.compile(r"(\bi\w*|\)|\(int64\)\w+)\*$")
 """What a stride stands after: numbers of 64 bits, not vectors of fewer, which no parameter fits."""
 _STRIP = re.compile(r"\bstrip\w*<\d+>\(0, (\d+), \[&\]\(int64 (\w+)")
 _LOOP = re.compile(r"\bfor \(int64 (\w+) = 0; \1 < (\d+); ")
-_THREADS = re.compile(r"\b(?:thread_count|share)\((\d+)(?=, )")
-_FLAT = re.compile(r"\brest % \((\d+)\)|\brest /= (\d+);|\+\+\w+ == (\d+) \?")
+_THREADS = re.compile(r"\b(?:thread_count\(\d+(?=, )|share\([^a-z]*(?=, threads, ))")
+_WHOLE = re.compile(r"(?<!\w)\d+")
+_FLAT = re.compile(r"^\s*(?:int64 \w+ = rest % |for \(int64 point = begin; ).*$")
+"""The split of a flat index, and the step to the next one."""
+_ROWS = re.compile(r"\bfor \(; (\w+)(?: \+ \d+ <=| <) (\d+); ")
+"""Loops over rows that come some at a time: more than ``_SHORT``, as others have no such loop."""
+_TILES = (
+    re.compile(r"\bint64 \w+_begin = \w+_tile \* (\d+);"),
+    re.compile(r"\b\w+_end = least\(\w+ [+*] (\d+), (\d+)\);"),
+    re.compile(r"\bfill\(\w+, (\d+), "),
+    re.compile(r"\b(?:drain|settle)\(\w+, \w+, \w+, (\d+)\);"),
+)
+_ARRAY = re.compile(r"\balignas\(64\) \w+ \w+\[(\d+)\];")
+_MOST_KEPT = 2048
+"""Elements of the arrays of a shared text at most, as of any function of a kernel."""
+_QUOTIENT = re.compile(r"/ splat_f32\((\d+)\.0f\)(?=;)")
 _COUNT = re.compile(r"^\s*const f32 \w+ = (?:\w+ / (\d+\.0f);|(\d+\.0f) [-+] 1\.0f;|\(f32\)\(int64\)\((\d+)\);)")
 _EXACT = 2**24
 """Whole numbers below are the same as ``float``."""
@@ -56,28 +74,65 @@ def shared_kernels(sources: Mapping[str, str]) -> dict[str, Shared]:
     for name, source in sources.items():
         pieces = _pieces(source)
         fixed = tuple(re.sub(rf"\b{name}(?=\b|_)", "@", _COMMENT.sub("", text)) for text in pieces[::2])
-        forms.setdefault(fixed, []).append((name, pieces))
+        kinds = tuple(map(_kind, pieces[1::2]))
+        forms.setdefault((*fixed, *kinds), []).append((name, pieces))
     found = {name: Shared(source, name) for name, source in sources.items()}
     for members in forms.values():
-        columns = list(zip(*(pieces[1::2] for _, pieces in members), strict=True))
-        varied = list(dict.fromkeys(values for values in columns if len(set(values)) > 1))
+        columns = [_Column.of(values) for values in zip(*(pieces[1::2] for _, pieces in members), strict=True)]
+        varied = list(dict.fromkeys(c.sizes for c in columns if c.is_parameter))
         name, pieces = members[0]
-        if not 0 < len(varied) <= _PARAMETERS or re.search(r"\bn\d", sources[name]):
+        kept = sum(max(c.sizes) for c in columns if c.kind == "[")
+        if not 0 < len(varied) <= _PARAMETERS or kept > _MOST_KEPT or re.search(r"\bn\d", sources[name]):
             continue
         text = _with_parameters(_general(pieces, columns, varied), name, len(varied))
         for place, (other, _) in enumerate(members):
-            sizes = tuple(int(values[place].removesuffix(".0f")) for values in varied)
-            found[other] = Shared(text, name, sizes)
+            found[other] = Shared(text, name, tuple(sizes[place] for sizes in varied))
     return found
 
 
-def _general(pieces: list[str], columns: list[tuple[str, ...]], varied: list[tuple[str, ...]]) -> str:
+def _kind(piece: str) -> str:
+    """What stands at a number's place: ``[`` an array's length, ``/2`` a vector's divisor that is a power of two."""
+    if not piece.startswith("/"):
+        return "[" if piece.startswith("[") else ".0f" if piece.endswith(".0f") else ""
+    return "/2" if _size(piece).bit_count() == 1 else "/"
+
+
+def _size(piece: str) -> int:
+    match = _WHOLE.search(piece)
+    assert match is not None
+    return int(match[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """The numbers that kernels of one form have at one place, by kernel."""
+
+    kind: str
+    sizes: tuple[int, ...]
+
+    @staticmethod
+    def of(pieces: tuple[str, ...]) -> _Column:
+        return _Column(_kind(pieces[0]), tuple(map(_size, pieces)))
+
+    @property
+    def is_parameter(self) -> bool:
+        return self.kind != "[" and len(set(self.sizes)) > 1
+
+    def text(self, parameter: str) -> str:
+        """What stands at the place where ``parameter`` has the number."""
+        as_float = f"(f32){parameter}"
+        whole = {"/2": f"* splat_f32(1.0f / {as_float})", "/": f"/ splat_f32({as_float})", ".0f": as_float}
+        return whole.get(self.kind, parameter)
+
+
+def _general(pieces: list[str], columns: list[_Column], varied: list[tuple[int, ...]]) -> str:
     """The text of ``pieces`` with parameters for the numbers that vary."""
     made = list(pieces)
-    for position, values in enumerate(columns):
-        if values in varied:
-            parameter = f"n{varied.index(values)}"
-            made[2 * position + 1] = f"(f32){parameter}" if values[0].endswith(".0f") else parameter
+    for position, column in enumerate(columns):
+        if column.is_parameter:
+            made[2 * position + 1] = column.text(f"n{varied.index(column.sizes)}")
+        elif column.kind == "[":
+            made[2 * position + 1] = f"[{max(column.sizes)}]"
     return "".join(made)
 
 
@@ -99,11 +154,17 @@ def _places(line: str, vectors: set[str]) -> Iterator[tuple[int, int]]:
     """Where a line has a number that may become a parameter of type ``int64``."""
     yield from (match.span(1) for match in _STRIP.finditer(line) if int(match[1]) >= _LONG)
     yield from (match.span(2) for match in _LOOP.finditer(line) if int(match[2]) > _SHORT)
-    yield from (match.span(1) for match in _THREADS.finditer(line))
-    yield from (match.span(match.lastindex or 0) for match in _FLAT.finditer(line))
+    for counts in (_THREADS, _FLAT):
+        for match in counts.finditer(line):
+            yield from (number.span() for number in _LITERAL.finditer(line, *match.span()))
+    yield from (match.span(2) for match in _ROWS.finditer(line) if int(match[2]) > _SHORT)
+    for tiles in _TILES:
+        yield from (match.span(group) for match in tiles.finditer(line) for group in range(1, tiles.groups + 1))
+    yield from ((match.start(1) - 1, match.end(1) + 1) for match in _ARRAY.finditer(line))
+    yield from (match.span() for match in _QUOTIENT.finditer(line) if int(match[1]) < _EXACT)
     for match in _COUNT.finditer(line):
         place = match.lastindex or 0
-        if int(match[place].removesuffix(".0f")) < _EXACT:
+        if _size(match[place]) < _EXACT:
             yield match.span(place)
     if not _ADDRESS.search(line):
         return

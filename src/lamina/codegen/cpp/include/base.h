@@ -5,6 +5,7 @@
 
 #define INLINE inline __attribute__((always_inline))
 #define STEP __attribute__((always_inline))
+#define APART __attribute__((noinline, unused))
 
 typedef float f32;
 typedef double f64;
@@ -323,7 +324,8 @@ static inline char* scratch(int64 bytes) {
 template <int N> struct Times { constexpr operator int64() const { return N; } };
 template <class T> static inline void fill(T* to, int64 count, T value) { for (int64 k = 0; k < count; ++k) to[k] = value; }
 // total += block; block = 0. What the addition rounds away is added up in lost (Knuth's two-sum).
-static inline void drain(f32* total, f32* block, f32* lost, int64 count) {
+// Called once in many rows: a copy of it at each call would take longer to compile than it saves.
+static APART void drain(f32* __restrict total, f32* __restrict block, f32* __restrict lost, int64 count) {
   for (int64 k = 0; k < count; ++k) {
     f32 s = total[k] + block[k], back = s - total[k];
     lost[k] += (total[k] - (s - back)) + (block[k] - back);
@@ -331,7 +333,7 @@ static inline void drain(f32* total, f32* block, f32* lost, int64 count) {
     block[k] = 0;
   }
 }
-static inline void settle(f32* total, f32* block, f32* lost, int64 count) {
+static APART void settle(f32* __restrict total, f32* __restrict block, f32* __restrict lost, int64 count) {
   drain(total, block, lost, count);
   for (int64 k = 0; k < count; ++k) total[k] = lost[k] == lost[k] ? total[k] + lost[k] : total[k];
 }
