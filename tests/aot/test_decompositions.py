@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import lamina
 from lamina.base.philox import uniform
 from lamina.decomp.random_ops import philox_seed, philox_uniform
 from lamina.decomp.table import decompositions
@@ -49,6 +50,7 @@ def test_the_table_holds_what_it_says():
     held = {op._schema.name.partition("::")[2] for op in decompositions("eager")}
     assert held == {*SAMPLES, "native_dropout", "adaptive_max_pool2d_backward"}
     fast = {aten.native_dropout_backward.default, aten._euclidean_dist.default}
+    fast |= {aten.rrelu_with_noise_functional.default}
     assert set(decompositions("fast")) - set(decompositions("eager")) == fast
 
 
@@ -71,3 +73,33 @@ def test_uniform_is_a_function_of_seed_stream_and_element():
     assert abs(drawn.mean() - 0.5) < 0.05
     with pytest.raises(TypeError):
         philox_uniform([3], seed, 0, torch.bfloat16, cpu)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_random_slopes_are_drawn_in_kernels_and_again_in_the_backward(dtype):
+    x = torch.tensor([-2.0, -1.0, -0.0, 0.0, 1.0, float("nan"), float("inf")]).to(dtype).repeat(999, 1).requires_grad_()
+    compiled = lamina.compile(lambda x: torch.nn.functional.rrelu(x, 0.1, 0.3, training=True), options={"strict": True})
+    result = compiled(x)
+    (found,) = torch.autograd.grad(result, x, torch.ones_like(result))
+    slopes = (result / x).detach()[:, :2]
+    assert slopes.min() >= 0.099
+    assert slopes.max() <= 0.301
+    assert len(slopes.unique()) > 20
+    assert slopes.double().mean().sub(0.2).abs() < 0.01
+    torch.testing.assert_close(found[:, :2], slopes, rtol=1e-2, atol=0)
+    assert (found[:, 2:4] <= 0.301).all(), "zeros have slopes too"
+    assert torch.equal(result[:, 4], x[:, 4])
+    assert torch.equal(found[:, 4:], torch.ones_like(x[:, 4:]))
+    assert result[:, 5].isnan().all()
+    assert not torch.equal(compiled(x), result)
+    plans = [stage.value for stage in compiled.record.stages if hasattr(stage.value, "library_count")]
+    assert [plan.kernel_count for plan in plans] == [1, 1]
+
+
+def test_random_slopes_are_eagers_where_eagers_numbers_are_asked_for():
+    x = torch.randn(64, 8)
+    compiled = lamina.compile(lambda x: torch.nn.functional.rrelu(x, training=True), options={"numerics": "eager"})
+    torch.manual_seed(3)
+    result = compiled(x)
+    torch.manual_seed(3)
+    assert torch.equal(result, torch.nn.functional.rrelu(x, training=True))

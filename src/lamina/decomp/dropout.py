@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lamina.decomp.random_ops import philox_seed, philox_uniform
-from lamina.decomp.torch_private import current_trace
+from lamina.decomp.random_ops import philox_uniform
+from lamina.decomp.streams import STREAMS
 
 __all__ = ["dropout_decompositions"]
 
 aten = torch.ops.aten
-
-
-class _Streams:
-    """One seed for each graph and device, and for each use of it another offset."""
-
-    def __init__(self) -> None:
-        self._graphs: weakref.WeakKeyDictionary[Any, dict[torch.device, list[Any]]] = weakref.WeakKeyDictionary()
-
-    def draw(self, device: torch.device) -> tuple[Tensor, int]:
-        """The seed of the graph being traced and an offset no other use in it has."""
-        trace = current_trace()
-        if trace is None:
-            return philox_seed(device), 0
-        state = self._graphs.setdefault(trace, {})
-        if device not in state:
-            state[device] = [philox_seed(device), 0]
-        entry = state[device]
-        entry[1] += 1
-        return entry[0], entry[1] - 1
-
-
-_STREAMS = _Streams()
 
 
 def _certain(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor] | None:
@@ -58,7 +35,7 @@ def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Te
     certain = _certain(x, p, train)
     if certain is not None:
         return certain
-    seed, offset = _STREAMS.draw(x.device)
+    seed, offset = STREAMS.draw(x.device)
     mask = philox_uniform(x.shape, seed, offset, torch.float32, x.device) >= p
     return x * mask * (1.0 / (1.0 - p)), mask
 
