@@ -3,8 +3,8 @@
 Few, on purpose: every operation here costs tracing time, and what stays whole is either lowered whole to a loop nest
 (norms, softmax, losses, activations and their backward) or called in ATen (products, convolutions, attention, sorts).
 Taken apart is only what has no lowering rule and no kernel of ATen worth calling, and where torch's own decomposition
-gives eager's values, dtypes and errors; dropout and random slopes, which are drawn again in the backward pass; and pooling to a size
-that has windows of one size, and distances, whose other forms have kernels.
+gives eager's values, dtypes and errors; dropout and random slopes, which are drawn again in the backward pass; and
+pooling to a size that has windows of one size, and distances, whose other forms have kernels.
 """
 
 from __future__ import annotations
