@@ -495,3 +495,36 @@ def test_hooks_keep_nothing_alive_after_their_results(differentiated: bool) -> N
         assert [one() for one in gone] == [None] * 3
     finally:
         gc.enable()
+
+
+def _viewed_before_a_write(x: torch.Tensor) -> Tensors:
+    view = x.view(-1)
+    view[0] = 9
+    return (view,)
+
+
+def _viewed_before_writes(x: torch.Tensor) -> Tensors:
+    x.t().add_(1)
+    view = x.view(-1)
+    doubled = view * 2
+    view.add_(doubled)
+    return view[1:], doubled
+
+
+@pytest.mark.parametrize("options", [{}, {"numerics": "eager"}, {"capture": "own"}], ids=str)
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("function", [_viewed_before_a_write, _viewed_before_writes], ids=lambda f: f.__name__)
+def test_later_writes_to_an_input_reach_a_view_that_was_made_before_one(
+    function: Any, dynamic: Any, options: dict[str, Any]
+) -> None:
+    def gradients(function: Any) -> list[torch.Tensor]:
+        leaf = torch.linspace(-1, 1, 9).view(3, 3).requires_grad_()
+        x = leaf * 1
+        results = function(x)
+        x[0] += leaf[1] * 3
+        given = [torch.autograd.grad(one.sin().sum(), leaf, retain_graph=True)[0] for one in (x, *results)]
+        return [x.detach(), *(one.detach() for one in results), *given]
+
+    compiled = lamina.compile(function, backend="interp", dynamic=dynamic, options=options)
+    for ours, eager in zip(gradients(compiled), gradients(function), strict=True):
+        torch.testing.assert_close(ours, eager)

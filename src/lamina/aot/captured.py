@@ -11,6 +11,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot import eager_reasons
+from lamina.aot.absent_gradients import hooks_of_arrivals
 from lamina.aot.contiguous_operands import with_contiguous_operands
 from lamina.aot.dependent_results import leading_on
 from lamina.aot.draws import draws_numbers
@@ -115,6 +116,7 @@ class Captured:
         run = run if related is None else related.applied(run)
         if any(self.differentiable):
             run = leading_on(run, self.gm, self.example_inputs, found.written, found.written_with_history, notes)
+            run = hooks_of_arrivals(run, self.gm, self.example_inputs)
         return Compiled(raising_assertions(run, self.gm))
 
 

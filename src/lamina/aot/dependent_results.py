@@ -375,6 +375,8 @@ class _Calls:
         leads = tuple(one is not None for one in reach or ())
         if not any(leads[len(inputs) :]):
             return None
+        if any(k < 0 and _memory(self.results.nodes[k]) == _memory(result) for k in others):
+            return None  # a view of an input, as which autograd knows it: later writes to that change its history
         views = below(self.gm, own[0])
         if views is None:
             # A view of a view that is a result is made of that one: see ``relations``.

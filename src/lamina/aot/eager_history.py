@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from lamina.base.fx.torch_private import flatten
 from lamina.base.symbolic.torch_private import hint
 from lamina.base.torch_private import version_of
 
-__all__ = ["Again", "Held", "Kept", "Place", "Reach", "held_by_eager", "reach_in_eager"]
+__all__ = ["Again", "Held", "Kept", "Place", "Reach", "held_by_eager", "reach_in_eager", "shared_in_eager"]
 
 Held = tuple[frozenset[int], ...]
 """For each tensor the nodes behind it that hold tensors, numbered in the order in which the engine runs them."""
@@ -161,6 +162,23 @@ def reach_in_eager(
         return [frozenset(k for k, nodes in behind.items() if node in nodes) or None for node in beginnings]
 
     return _of_eager(gm, example_inputs, read)
+
+
+def shared_in_eager(
+    gm: GraphModule, example_inputs: Sequence[Any], places: Sequence[int]
+) -> Callable[[], Collection[int]]:
+    """A function that finds which of the results at ``places`` have a node in eager that another one has as well.
+
+    None of them where the graph does not run on fake tensors. It is found once.
+    """
+
+    def read(_: Sequence[Any], __: Sequence[Any], results: Sequence[Any]) -> Collection[int]:
+        edges = {(_node(results[k]), results[k].output_nr): k for k in places}
+        nodes = [node for node, _ in edges]
+        return frozenset(k for k in places if nodes.count(_node(results[k])) > 1)
+
+    find = _of_eager(gm, example_inputs, read)
+    return functools.cache(lambda: find() or ())
 
 
 def _at(place: Place, given: Sequence[Any], results: Sequence[Any]) -> Any:

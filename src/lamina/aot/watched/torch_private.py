@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["asked_of_engine", "hooks_noticed"]
+__all__ = ["asked_of_engine", "hooks_noticed", "without_absent"]
 
 _RUN = torch.autograd.graph._engine_run_backward.__code__
 
@@ -45,16 +45,49 @@ def _asked_in(frame: Any) -> set[tuple[Any, int]] | None:
 
 
 class _Hooks(OrderedDict[Any, Any]):
-    """A tensor's hooks, as torch keeps them; when there is one, those who asked for that are told."""
+    """A tensor's hooks, as torch keeps them; when there is one, those who asked for that are told.
+
+    Where ``absent`` is not None, hooks are called without a gradient only if it gives true.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.told: list[Callable[[], None]] = []
+        self.absent: Callable[[], bool] | None = None
 
     def __setitem__(self, key: Any, hook: Any) -> None:
+        if self.absent is not None and getattr(hook, "__qualname__", None) != _OF_SEVERAL:
+            hook = _of_arrivals(hook, self.absent)
         super().__setitem__(key, hook)
         for tell in self.told:
             tell()
+
+
+_OF_SEVERAL = "register_multi_grad_hook.<locals>.get_inner_hook.<locals>.inner_hook"
+"""Torch's own hook that counts its calls: of a node of several tensors one for each of them, with or without."""
+
+
+def _of_arrivals(hook: Any, absent: Callable[[], bool]) -> Callable[[Any], Any]:
+    def called(gradient: Any) -> Any:
+        return None if gradient is None and not absent() else hook(gradient)
+
+    return called
+
+
+def without_absent(tensor: torch.Tensor, absent: Callable[[], bool]) -> None:
+    """Let hooks of a tensor that come later be called without a gradient only if ``absent()``."""
+    hooks = _hooks_of(tensor)
+    if isinstance(hooks, _Hooks):
+        hooks.absent = absent
+
+
+def _hooks_of(tensor: torch.Tensor) -> Any:
+    hooks: Any = tensor._backward_hooks
+    if hooks is None:
+        tensor._backward_hooks = hooks = _Hooks()
+        if tensor.grad_fn is not None:
+            tensor.grad_fn._register_hook_dict(tensor)
+    return hooks
 
 
 def hooks_noticed(tensor: torch.Tensor, node: Any, notice: Callable[[Any], None]) -> Mapping[Any, Any]:
@@ -62,11 +95,7 @@ def hooks_noticed(tensor: torch.Tensor, node: Any, notice: Callable[[Any], None]
 
     They stay there when the tensor is written to, which gives it a new node and new hooks.
     """
-    hooks: Any = tensor._backward_hooks
-    if hooks is None:
-        tensor._backward_hooks = hooks = _Hooks()
-        if tensor.grad_fn is not None:
-            tensor.grad_fn._register_hook_dict(tensor)
+    hooks = _hooks_of(tensor)
     if isinstance(hooks, _Hooks):
         reference = weakref.ref(node)
 

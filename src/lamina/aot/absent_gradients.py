@@ -1,0 +1,61 @@
+"""Hooks of results that a backward brings no gradient for.
+
+In eager each result has a node of its own, as a rule, and a hook of a result is called in those backwards only that
+reach it. All results of a region have one node, whose hooks autograd calls in each backward of any of them, with None
+for gradients that are not there. A hook that computes with its gradient fails then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import is_inference_mode_enabled
+from torch.autograd.function import BackwardCFunction
+from torch.fx import GraphModule
+
+from lamina.aot.eager_history import shared_in_eager
+from lamina.aot.torch_private import is_grad_enabled, never_captured, transforms_are_active
+from lamina.aot.watched.torch_private import without_absent
+from lamina.base.captured import example
+from lamina.base.fx.torch_private import flatten
+
+__all__ = ["hooks_of_arrivals"]
+
+
+def hooks_of_arrivals(
+    compiled: Callable[..., Any], gm: GraphModule, example_inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """``compiled``, which computes what ``gm`` does, with results whose hooks are called with gradients only.
+
+    Results that are one call's in eager too (``unbind``) have one node there: their hooks get None there as well.
+    """
+    returned, _ = flatten(gm.graph.output_node().args[0])
+    places = [i for i, one in enumerate(returned) if isinstance(one, torch.fx.Node) and _differentiable(one)]
+    if len(places) < 2:
+        return compiled
+    shared = shared_in_eager(gm, example_inputs, places)
+
+    def asking(place: int) -> Callable[[], bool]:
+        return lambda: place in shared()
+
+    asked = {place: asking(place) for place in places}
+
+    def run(*inputs: Any) -> Any:
+        results = compiled(*inputs)
+        if is_inference_mode_enabled() or not is_grad_enabled() or transforms_are_active():
+            return results
+        nodes = [results[place].grad_fn for place in places]
+        for place, node in zip(places, nodes, strict=True):
+            if isinstance(node, BackwardCFunction) and nodes.count(node) > 1:
+                without_absent(results[place], asked[place])
+        return results
+
+    never_captured(run)
+    return run
+
+
+def _differentiable(node: torch.fx.Node) -> bool:
+    value = example(node)
+    return isinstance(value, torch.Tensor) and value.requires_grad
