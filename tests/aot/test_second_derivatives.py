@@ -134,3 +134,18 @@ def test_an_input_without_a_gradient_is_not_kept_for_it() -> None:
     (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
     with pytest.raises(DoubleBackward):
         torch.autograd.grad(first.sum(), x)
+
+
+@pytest.mark.parametrize("way", [{"options": {"numerics": "eager"}}, {"dynamic": True}], ids=str)
+def test_a_second_derivative_that_is_not_known_is_refused_for_each_input(way: dict[str, Any]) -> None:
+    def cubed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x * w) ** 3
+
+    x, w = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([3.0, 4.0], requires_grad=True)
+    arriving = torch.ones(2, requires_grad=True)
+    result = lamina.compile(cubed, backend="interp", **way)(x, w * 1)
+    (gradient,) = torch.autograd.grad(result, x, arriving, create_graph=True)
+    torch.testing.assert_close(gradient, 3 * x**2 * w**3)
+    for one in (x, w, arriving):
+        with pytest.raises(DoubleBackward):
+            torch.autograd.grad(gradient.sum(), one, retain_graph=True, allow_unused=True)

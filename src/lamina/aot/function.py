@@ -36,6 +36,7 @@ __all__ = [
     "apart",
     "detaching",
     "inference_function",
+    "refusing",
     "training_function",
     "without_gradients",
 ]
@@ -310,7 +311,7 @@ def _backward_function(  # noqa: C901
             found = run_backward(ctx, *gradients)
         if anchors and (again_differentiable := rerun.gradients(ctx.taken, anchors, gradients)) is not None:
             return again_differentiable
-        return _refusing(region, (*anchors, *(g for g in gradients if g is not None and g.requires_grad)), found)
+        return refusing(region, (*anchors, *(g for g in gradients if g is not None and g.requires_grad)), found)
 
     never_captured(run_backward)
     return run_backward
@@ -375,9 +376,9 @@ class _Once(torch.autograd.Function):
         )
 
 
-def _refusing(region: tuple[str, str], anchors: Sequence[torch.Tensor], gradients: Sequence[Any]) -> tuple[Any, ...]:
+def refusing(region: tuple[str, str], anchors: Sequence[torch.Tensor], gradients: Sequence[Any]) -> tuple[Any, ...]:
     """``gradients`` as results that look like functions of the ``anchors`` and refuse to be differentiated."""
-    places = [i for i, g in enumerate(gradients) if g is not None]
+    places = [i for i, g in enumerate(gradients) if isinstance(g, torch.Tensor)]
     apply: Callable[..., Any] = _Once.apply
     marked = apply(region, len(anchors), *anchors, *(gradients[i] for i in places))
     found = list(gradients)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
 from lamina.aot import eager_reasons, reasons
@@ -15,6 +16,7 @@ from lamina.aot.autograd.torch_private import (
     history_of_results,
     only_viewed,
     run_aot_autograd,
+    serve_differentiated,
     without_donations,
     written_inputs,
 )
@@ -23,6 +25,7 @@ from lamina.aot.calls import Unsuitable
 from lamina.aot.captured import Captured, Differentiated
 from lamina.aot.eager import eager_is_best
 from lamina.aot.eager_history import Again, held_by_eager, reach_in_eager
+from lamina.aot.function import refusing
 from lamina.aot.graph_compiler import GraphCompiler, device_of
 from lamina.aot.joint_tracing import JointGraph, trace_joint
 from lamina.aot.list_writes import with_versions
@@ -156,6 +159,10 @@ def _stated_limit(error: Exception) -> Reason | None:
     return eager_reasons.NOT_TRACED(error=brief(error))
 
 
+def _apart(gradient: Any) -> Any:
+    return gradient.detach() if isinstance(gradient, torch.Tensor) else gradient
+
+
 class _Autograd:
     """One run of AOTAutograd."""
 
@@ -226,6 +233,8 @@ class _Autograd:
         places, given = known
         find = held_by_eager(gm, example_inputs, places) if alike else lambda: None
         self.graphs.defined_gradients.follow(function, Again(find, self.notes), given)
+        region = self.notes.name, self.notes.place
+        serve_differentiated(function, lambda leaves, found: refusing(region, leaves, [_apart(g) for g in found]))
         applied.call = self.graphs.defined_gradients.watched(applied.call, given[0])
         if alike:
             self.written_with_history = tuple(i for kind, i in places if kind == "input")
