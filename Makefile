@@ -11,6 +11,8 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements/pins.txt
 JOBS ?= 2
+# Else each of the hundreds of processes that tests start would compile all sources again.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: help demo doctor test test-full lint bench clients test-clients sanitizers clean

@@ -10,6 +10,7 @@ test that asks what an import does, or how Python ends, is to start ``sys.execut
 from __future__ import annotations
 
 import atexit
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,10 @@ def python() -> tuple[str, ...]:
     """
     folder = tempfile.TemporaryDirectory(prefix="lamina-processes-")
     place = str(Path(folder.name) / "socket")
+    words = (sys.executable, "-S", "-E", _CLIENT, place)
+    program = Path(folder.name) / "python"  # by which a copy starts the processes of multiprocessing
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+    program.chmod(0o700)
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.processes.server", place],
         cwd=_ROOT,
@@ -47,4 +52,4 @@ def python() -> tuple[str, ...]:
         folder.cleanup()
 
     atexit.register(end)
-    return (sys.executable, "-S", "-E", _CLIENT, place)
+    return words

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import random
 import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +29,10 @@ _READ_AT_USE = {"PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
 """But not these. torch sets the last two as it compiles: the tests have them some time after the server has begun."""
 _THREADS = "OMP_NUM_THREADS"
 """Which a copy takes up too, as long as it is a number: the server has run nothing on threads."""
+
+
+_MOST, _BEYOND = 64, 256
+"""Open files that a program is given at most, and a number beyond those that are open here."""
 
 
 def _serve(place: str) -> dict[str, Any] | None:
@@ -58,9 +65,7 @@ def _serve(place: str) -> dict[str, Any] | None:
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     for one in (asking, listening, *children.values()):
                         one.close()
-                    for number, stream in enumerate(streams):
-                        os.dup2(stream, number)
-                    os.closerange(3, max([wake, woken, *streams]) + 1)
+                    _take(dict(zip((0, 1, 2, *wanted["more"]), streams, strict=True)), max([wake, woken, *streams]))
                     return wanted
                 for stream in streams:
                     os.close(stream)
@@ -69,6 +74,15 @@ def _serve(place: str) -> dict[str, Any] | None:
                 for pid in children:
                     os.kill(pid, signal.SIGKILL)
                 return None
+
+
+def _take(given: dict[int, int], last: int) -> None:
+    """Have the files that are given, by the numbers they are to have, and no other up to the ``last``."""
+    beyond = {number: fcntl.fcntl(file, fcntl.F_DUPFD, _BEYOND) for number, file in given.items()}
+    os.closerange(3, last + 1)
+    for number, file in beyond.items():
+        os.dup2(file, number)
+        os.close(file)
 
 
 def _tell_of_ended(children: dict[int, socket.socket]) -> None:
@@ -80,7 +94,7 @@ def _tell_of_ended(children: dict[int, socket.socket]) -> None:
 
 
 def _request(asking: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    head, streams, _, _ = socket.recv_fds(asking, 8, 3)
+    head, streams, _, _ = socket.recv_fds(asking, 8, _MOST)
     length, text = int.from_bytes(head, "big"), b""
     while len(text) < length:
         text += asking.recv(length - len(text))
@@ -94,6 +108,9 @@ _GIVEN = dict(os.environ)
 def _become(words: list[str], folder: str, environment: dict[str, str], found: list[str]) -> dict[str, Any]:
     """Make this process one that Python has started with these words; the names of its module ``__main__``."""
     names = {n for n in {*_GIVEN, *environment} if n.startswith(_READ_AT_START)} - _READ_AT_USE
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    if flags and words[: len(flags)] == flags:  # what a process tells those of multiprocessing that it starts
+        del words[: len(flags)]
     plain = words[:1] in (["-c"], ["-m"]) or not words or not words[0].startswith("-")
     os.chdir(folder)
     changed = {name for name in names if _GIVEN.get(name) != environment.get(name)}
@@ -143,6 +160,7 @@ def _main(place: str) -> None:
     found = [p for p in sys.path if p and os.path.abspath(p) not in {*given, os.getcwd()}]
     for name in ("numpy", "torch", "lamina.cli.app", "lamina.compile", "lamina.report.recording"):
         importlib.import_module(name)
+    multiprocessing.set_executable(str(Path(place).with_name("python")))
     gc.collect()
     gc.freeze()
     wanted = _serve(place)

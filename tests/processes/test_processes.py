@@ -82,6 +82,31 @@ def test_it_has_the_threads_and_the_folder_of_temporary_files_that_it_is_given(t
     assert ran("-c", show, env=env).stdout == f"True 3 {tmp_path}\n"
 
 
+STARTS = """
+import multiprocessing, os, sys
+
+def told(pipe):
+    pipe.send(["torch" in sys.modules, os.getpid(), __name__])
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("METHOD")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=told, args=(theirs,))
+    process.start()
+    theirs.close()
+    copied, number, name = ours.recv()
+    process.join()
+    print(copied, number not in (os.getpid(), os.getppid()), name, ours.poll(), process.exitcode)
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_processes_that_it_starts_are_copies_too(method: str, tmp_path: Path) -> None:
+    (tmp_path / "starts.py").write_text(STARTS.replace("METHOD", method), encoding="utf-8")
+    done = ran("starts.py", cwd=tmp_path)
+    assert done.stdout == "True True __mp_main__ True 0\n", done
+
+
 def test_nothing_of_one_is_in_the_next_and_each_is_a_process() -> None:
     program = "import builtins, os, random; print(hasattr(builtins, 'mark'), os.getpid(), random.random())\n"
     told = [ran("-c", program + "builtins.mark = 1").stdout.split() for _ in range(2)]
