@@ -28,6 +28,7 @@ def _fresh():
     torch._dynamo.reset()
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", SAMPLES)
 def test_as_in_eager(name, dtype):

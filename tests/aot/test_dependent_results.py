@@ -330,6 +330,7 @@ def test_watched_results_have_eagers_gradients(
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("capture", ["dynamo", "own"])
 @pytest.mark.parametrize("watch", [_hooked, _asked])
 @pytest.mark.parametrize("program", WRITTEN_BEFORE_A_VIEW)

@@ -15,6 +15,7 @@ def _kernel(x: Tensor, y: Tensor) -> Tensor:
     return torch.exp(-torch.cdist(x, y))
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("batch", [(), (3,)])
 def test_distances_are_as_exact_as_eagers(batch: tuple[int, ...], dtype: torch.dtype) -> None:

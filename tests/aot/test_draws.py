@@ -90,6 +90,7 @@ def test_what_draws_nothing_is_told_from_it(name: str) -> None:
     assert not draws_numbers(_graph(*DO_NOT[name]))
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", ["of a variable's name", "dropout of a variable's name", "attention", "gamma"])
 def test_gradients_that_may_be_differentiated_again_are_of_the_same_numbers(name: str) -> None:
     function, x = DRAW[name]

@@ -38,6 +38,7 @@ def _versions(compile: Callable[[Any], Any]) -> list[Any]:
     return found
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("backend", ["kernels", "interp"])
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_versions_are_eagers(dynamic: bool | None, backend: str) -> None:

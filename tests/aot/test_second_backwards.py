@@ -166,6 +166,7 @@ class _Seen(torch.nn.Module):
         return torch.atan2(self.seen, self.weight) * x
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_backward_reaches_earlier_calls_through_a_buffer_written_to(way: str) -> None:
     torch.compiler.reset()

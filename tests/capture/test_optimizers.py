@@ -44,6 +44,7 @@ def train(make, rates, compile_step):
     assert not any(group.get("capturable") for group in copy.deepcopy(optimizer.state_dict())["param_groups"])
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("rates", [(0.0, 0.1), (0.1, 0.2, 0.0, 0.3)], ids=["warm-up", "later"])
 @pytest.mark.parametrize("make", ADAM.values(), ids=ADAM)
 def test_a_learning_rate_of_zero(make, rates):

@@ -30,6 +30,7 @@ def _frozen(module: nn.LSTM) -> nn.LSTM:
     return module
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_weights_are_trained(name: str, way: str) -> None:

@@ -55,6 +55,7 @@ CASES: dict[str, tuple[Callable[..., Tensor], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(
     ("name", "training"),
     [(name, training) for name in CASES for training in (False, True) if (name, training) != ("eager numbers", True)],

@@ -91,6 +91,7 @@ def test_scores_that_functions_change(name: str) -> None:
     _check(CALLS[name], *_operands())
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("place", [0, 1, pytest.param(2), None])
 @pytest.mark.parametrize("value", [NAN, *(pytest.param(v, marks=pytest.mark.slow) for v in (INF, -INF))])
 def test_hidden_keys_are_left_out_only_where_nobody_can_tell(value: float, place: int | None) -> None:

@@ -77,6 +77,7 @@ def test_the_networks_sort(count: int) -> None:
 KERNELS = [*((d, 5) for d in (*FLOATS, *INTEGERS, torch.bool)), (torch.float32, 18)]
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(("dtype", "length"), KERNELS, ids=str)
 def test_types_in_kernels(dtype: torch.dtype, length: int) -> None:
     """Whole vectors of rows and less; both orders, rows and columns, and places alone."""
@@ -103,6 +104,7 @@ def test_types_and_lengths_in_the_interpreter(dtype: torch.dtype) -> None:
             assert_same(mine, theirs)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dim", [0, 1, 2, -1])
 def test_dimensions_and_strides(dim: int) -> None:
     def function(x: Tensor) -> tuple[Tensor, ...]:
@@ -191,6 +193,7 @@ SELECTIONS = {
 }
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("name", SELECTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_selections(name: str, dtype: torch.dtype) -> None:

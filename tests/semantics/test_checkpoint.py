@@ -130,6 +130,7 @@ def _numerical_gradient(function: Function, x: Tensor, direction: Tensor, step: 
     return (sums[0] - sums[1]) / (2 * step)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("preserve_rng_state", [False, True])
 def test_blocks_with_dropout(use_reentrant: bool, preserve_rng_state: bool) -> None:

@@ -105,6 +105,7 @@ def test_booleans(compile: CompileFunction) -> None:
     agree(compile, lambda: (program, (_sample(torch.bool, 9, 33), _sample(torch.bool, 9, 33))), exact=False)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_floating_types(compile: CompileFunction, dtype: torch.dtype) -> None:
     def program(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
@@ -136,6 +137,7 @@ def test_complex_numbers(compile: CompileFunction) -> None:
     agree(compile, build)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("shape", [(4, 5), ()], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 def test_gradient_of_a_product_with_a_complex_number(

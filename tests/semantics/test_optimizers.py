@@ -21,6 +21,7 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps(name: str) -> None:
     torch.compiler.reset()

@@ -311,6 +311,7 @@ def test_a_write_keeps_the_layout(name: str) -> None:
     assert check(HEAD + program, "lamina:interp").differences == ()
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", ["masked_fill_", "out"])
 def test_a_write_to_an_argument_or_a_view_keeps_the_layout(name: str, dynamic: bool) -> None:

@@ -63,7 +63,7 @@ def examined(name: str, model: nn.Module, loss: Any = None, error: float | None 
     subject = Subject(model, samples_of(inputs), loss)
     candidate = Candidate(name, "import", {"target": f"tests.tuner.liars:{name}", **settings})
     job = Job(candidate, TorchSettings.here(), seconds=0.1, allowed=Allowed(error), memory=1 << 30)
-    return Processes(subject).run(job, 20.0 if name == "stops" else 120.0)
+    return Processes(subject).run(job, 8.0 if name == "stops" else 120.0)
 
 
 @pytest.mark.parametrize("name", LIES)

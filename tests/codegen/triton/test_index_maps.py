@@ -55,6 +55,7 @@ MAPS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("name", MAPS)
 def test_values(interpreter: Interpreter, name: str, form: torch.memory_format) -> None:

@@ -65,6 +65,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", CASES)
 def test_results(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for module in ("gpu", "gpu_reductions"):
