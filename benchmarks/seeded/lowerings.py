@@ -167,7 +167,7 @@ LOWERINGS = (
     Bug(
         "all dropouts of a graph share one mask",
         "shared random numbers",
-        "src/lamina/decomp/dropout.py",
+        "src/lamina/decomp/streams.py",
         "return entry[0], entry[1] - 1",
         "return entry[0], 0",
         (f"{_EDGES}::test_dropouts_of_one_graph_draw_apart",),
