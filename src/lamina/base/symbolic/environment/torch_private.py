@@ -167,9 +167,9 @@ def _watch_solutions() -> None:
 
     @functools.wraps(isolate)
     def try_isolate_lhs(relation: Any, symbol: Any, *arguments: Any, **keywords: Any) -> Any:
-        if _divisor(relation, symbol).is_nonzero:
-            return isolate(relation, symbol, *arguments, **keywords)
-        return relation
+        if isinstance(relation, sympy.Rel) and not _divisor(relation, symbol).is_nonzero:
+            return relation
+        return isolate(relation, symbol, *arguments, **keywords)
 
     solve._try_isolate_lhs = try_isolate_lhs  # type: ignore[assignment]
 
