@@ -156,6 +156,20 @@ def test_a_short_axis_fills_no_vectors() -> None:
     assert scheduled(700, 700, 1).vector == "i1"
 
 
+def _vector_extent(function: Callable[..., Any]) -> int:
+    plan = make_plan(fuse(lower(traced(function, (torch.zeros(8, 4, 2048, 3),)), "test")), TARGET)
+    kernel = plan.kernels[0]
+    (schedule,) = kernel.schedules
+    assert isinstance(schedule, Schedule)
+    assert schedule.vector is not None
+    return next(int(a.extent.const) for a in kernel.nests[0].axes if a.name == schedule.vector)
+
+
+def test_a_short_axis_that_is_kept_gives_way_to_a_longer_one() -> None:
+    """Of rows of three that are added up over all else, vectors are filled along another axis, summed or not."""
+    assert _vector_extent(lambda x: x.exp().sum((0, 2))) == 2048
+
+
 def test_rows_of_halves_keep_what_was_widened() -> None:
     def weighted(g: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         product = g.float() * y.float()

@@ -303,6 +303,45 @@ def test_sums_of_a_few_columns_are_made_for_rows_side_by_side(numerics: str, col
     assert [int(k.nests[0].axes[-1].extent.const) for k in plan.kernels] == columns
 
 
+BETWEEN = {
+    "between": ((640, 4, 8, 3), (0, 2)),
+    "two between": ((96, 3, 7, 2, 5, 2), (0, 2, 4)),
+    "a vector": ((640, 4, 16, 3), (0, 2)),
+    "long inside": ((64, 3, 4, 5, 64), (0, 2, 4)),
+    "few rows": ((8, 4, 200, 3), (0, 2)),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "nests"), [("between", 2), ("two between", 2), ("a vector", 2), ("long inside", 1), ("few rows", 1)]
+)
+def test_sums_whose_kept_axes_lie_among_others_have_columns_of_all_inside(case: str, nests: int) -> None:
+    size, axes = BETWEEN[case]
+    gm = make_fx(lambda x, y: ((x * y).exp().sum(axes), x + y), tracing_mode="fake")(*torch.randn(2, *size))
+    assert len(fuse(lower(gm, "test"), "fast").program.steps) == nests
+    assert len(fuse(lower(gm, "test"), "eager").program.steps) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", BETWEEN)
+def test_such_sums_are_as_exact_as_eager(case: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    size, axes = BETWEEN[case]
+    x, y = torch.randn(2, *size).to(dtype)
+    kept = [n for k, n in enumerate(size) if k not in axes]
+    scale = torch.randn(kept).to(dtype)
+
+    def function(x: Tensor, y: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+        return (x * y).sum(axes) * scale, x.amax(axes), (x.sin() + y).mean(axes), x - y
+
+    torch.compiler.reset()
+    found = lamina.compile(function, options={"strict": True})(x, y, scale)
+    for one, eager, exact in zip(
+        found, function(x, y, scale), function(x.double(), y.double(), scale.double()), strict=True
+    ):
+        assert not judge(one, eager, exact)
+
+
 def test_values_that_are_repeated_are_computed_once() -> None:
     """Only stores run along the axis: each is written out."""
     gm = make_fx(lambda x: x.exp().repeat_interleave(3, 1), tracing_mode="fake")(torch.randn(50, 40, 27))

@@ -55,7 +55,7 @@ def choose(nest: Nest, dtypes: Mapping[str, str], target: Target) -> Schedule:
     if first.vector is None or len(nest.axes) < 2 or not all(a.extent.is_int for a in nest.axes):
         return first
     lengths = {a.name: a.extent.const for a in nest.axes}
-    if lengths[first.vector] >= _SHORT or any(isinstance(eqn, Reduce | Scan) for eqn in nest.body):
+    if lengths[first.vector] >= _SHORT or not _reduces_at_last(nest):
         return first  # a reduction beside another axis may use a point of a loop that it is not in
     space = _Space(nest, dtypes, target, lengths, first)
     others = [] if space.ordered else list(space.beside())
@@ -65,6 +65,14 @@ def choose(nest: Nest, dtypes: Mapping[str, str], target: Target) -> Schedule:
     found = {schedule: cost(schedule) for schedule in (first, *others)}
     best = min(found, key=lambda schedule: found[schedule])
     return best if found[first] >= _SURE * found[best] else first
+
+
+def _reduces_at_last(nest: Nest) -> bool:
+    """Whether the nest has no scans, and all reductions go over the same axes and are stored as they are."""
+    reduces = [eqn for eqn in nest.body if isinstance(eqn, Reduce)]
+    outs = {name for eqn in reduces for name in eqn.outs}
+    ended = all(isinstance(eqn, Store) or outs.isdisjoint(operands(eqn)) for eqn in nest.body)
+    return ended and len({frozenset(e.axes) for e in reduces}) <= 1 and not any(isinstance(e, Scan) for e in nest.body)
 
 
 def candidates(

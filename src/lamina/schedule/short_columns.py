@@ -3,17 +3,21 @@
 The gradient of a number for each of five columns is the sum over all rows. A row of five is a third of a vector, and so
 is all that is computed on the way. With twelve rows side by side there are sixty columns, each with a sum of its own; a
 nest of sixty points makes five of them.
+
+So it is where the kept axes are not the fastest ones, and lie between others in memory: of images that a pixel shuffle
+made of channels, a number for each place in a cell. No loop along memory either keeps or reduces a vector's elements.
+What lies inside of the outermost kept axis, reduced axes too, are then the columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lamina.base.decision import Decision
 from lamina.base.dtypes import DTYPES
 from lamina.ir.access import writes
-from lamina.ir.index import Axis, as_expr, prod
+from lamina.ir.index import Atom, Axis, Expr, as_expr, prod
 from lamina.ir.loops import (
     Buffer,
     Compute,
@@ -78,7 +82,8 @@ def _parts(nest: Nest, buffers: Mapping[str, Buffer], made: list[Buffer]) -> lis
     reduced = set(sums[0].axes)
     kept = [a for a in order if a.name not in reduced]
     if order[len(order) - len(kept) :] != kept:
-        return None
+        between = _between(order, reduced)
+        return None if between is None else _Split(nest, sums, after, between).nests(buffers, made)
     columns = int(prod(a.extent for a in kept).const)
     if not 1 < columns < LANES:
         return None
@@ -86,7 +91,24 @@ def _parts(nest: Nest, buffers: Mapping[str, Buffer], made: list[Buffer]) -> lis
     total = columns * part * int(prod(a.extent for a in beside[1:]).const) if beside else columns
     if not beside or _used(total) < _GAIN * _used(columns):
         return None
-    return _Split(nest, sums, after, kept, beside, part).nests(buffers, made)
+    return _Split(nest, sums, after, [*beside, *kept], part).nests(buffers, made)
+
+
+def _between(order: Sequence[Axis], reduced: set[str]) -> list[Axis] | None:
+    """The axes from the outermost kept one on, where loops along memory are too short for vectors otherwise.
+
+    They are 1024 columns at most, 4 KB of sums, with so many rows in each that adding up the columns hardly counts.
+    """
+    first = next((k for k, a in enumerate(order) if a.name not in reduced), len(order))
+    inner, along = list(order[first:]), 1
+    for axis in reversed(inner):
+        if (axis.name in reduced) != (inner[-1].name in reduced):
+            break
+        along *= int(axis.extent.const)
+    rows, columns = (int(prod(a.extent for a in axes).const) for axes in (order[:first], inner))
+    if along >= LANES or not LANES <= columns <= LEAST_POINTS // LANES or rows < LANES:
+        return None
+    return inner if _used(columns) >= _GAIN * _used(along) else None
 
 
 def _after(nest: Nest, sums: Sequence[Reduce]) -> list[Equation] | None:
@@ -159,32 +181,37 @@ class _Split:
     """A nest whose sums are made in two steps."""
 
     def __init__(
-        self, nest: Nest, sums: list[Reduce], after: list[Equation], kept: list[Axis], beside: list[Axis], part: int
+        self, nest: Nest, sums: list[Reduce], after: list[Equation], columns: list[Axis], part: int | None = None
     ) -> None:
-        self.nest, self.sums, self.after, self.kept = nest, sums, after, kept
-        first = beside[0]
-        self.cut, self.part = first, part
-        self.rest = Axis(f"{first.name}_rest", as_expr(first.extent.const // part))
-        self.fast = Axis(f"{first.name}_part", as_expr(part))
-        self.beside = [*([self.fast] if part > 1 else []), *beside[1:]]
+        """``columns`` are those of the first nest, as they lie in memory; of the first of them ``part`` points."""
+        self.nest, self.sums, self.after, self.columns = nest, sums, after, columns
+        self.rest: dict[Axis, Axis] = {}
+        """The loop that is left of the axis that is cut."""
+        self.places: dict[Atom, Expr] = {}
+        if part is not None:
+            cut, *others = columns
+            rest = Axis(f"{cut.name}_rest", as_expr(cut.extent.const // part))
+            fast = [Axis(f"{cut.name}_part", as_expr(part))] if part > 1 else []
+            self.columns, self.rest = [*fast, *others], {cut: rest}
+            self.places = {cut: as_expr(rest) * part + sum(map(as_expr, fast), as_expr(0))}
 
     def nests(self, buffers: Mapping[str, Buffer], made: list[Buffer]) -> list[Nest]:
         """Both; the memory between them is added to ``made``."""
-        axes = [*self.beside, *self.kept]
-        names = {a.name for a in self.beside}
+        axes = self.columns
+        kept = {a.name for a in self.nest.axes} - set(self.sums[0].axes)
+        inside = tuple(a.name for a in axes if a.name not in kept)
         shape = tuple(a.extent for a in axes)
         strides = tuple(prod(shape[k + 1 :]) for k in range(len(shape)))
-        place = as_expr(self.rest) * self.part + (as_expr(self.fast) if self.part > 1 else 0)
         first: list[Equation] = []
         second: list[Equation] = list(_needed(self.nest, self.after))
         for eqn in self.nest.body:
             if eqn in self.after:
                 continue
-            eqn = rename(eqn, {}, {self.cut: place})
+            eqn = rename(eqn, {}, self.places) if self.places else eqn
             if not isinstance(eqn, Reduce):
                 first.append(eqn)
                 continue
-            over = tuple(a.name for a in self.outer() if a.name in eqn.axes or a == self.rest)
+            over = tuple(a.name for a in self.outer())
             (out,) = eqn.outs
             label = f"{self.nest.name}_columns{len(made)}"
             made.append(Buffer(label, eqn.dtype, shape, strides))
@@ -192,12 +219,11 @@ class _Split:
             first += [replace(eqn, axes=over), Store(label, at, out, "set", None, eqn.origin)]
             second += [
                 Load(f"{out}_beside", label, at, eqn.dtype, None, 0, eqn.origin),
-                replace(eqn, value=f"{out}_beside", axes=tuple(a.name for a in axes if a.name in names)),
+                replace(eqn, value=f"{out}_beside", axes=inside),
             ]
         ends = Nest(f"{self.nest.name}_joined", tuple(axes), (*second, *self.after))
         return [Nest(self.nest.name, (*self.outer(), *axes), simplify(first, "fast")), ends]
 
-    def outer(self) -> Iterable[Axis]:
+    def outer(self) -> list[Axis]:
         """The axes that are still reduced in the first nest."""
-        inside = {a.name for a in (*self.beside, *self.kept)}
-        return [self.rest if a == self.cut else a for a in self.nest.axes if a.name not in inside]
+        return [self.rest.get(a, a) for a in self.nest.axes if a not in self.columns]
