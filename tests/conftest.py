@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,16 @@ import torch
 
 from benchmarks.compilers import CompileFunction, compile_function
 from benchmarks.compilers import compiler_name as checked_name
+
+
+def keep_pytest_from(logger: logging.Logger) -> None:
+    """``logger`` takes no handlers of pytest's, which hears loggers that do not propagate as well."""
+    add = logger.addHandler
+    logger.addHandler = lambda handler: type(handler).__module__.startswith("_pytest.") or add(handler)  # type: ignore
+
+
+# For whoever hears it torch writes all graphs and guards as text, and Lamina each stage: a sixth of the tests' time.
+keep_pytest_from(logging.getLogger("torch.__trace"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
