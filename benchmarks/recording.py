@@ -179,8 +179,7 @@ def failures(places: tuple[str, ...] = PLACES, errors: tuple[str, ...] = ("KeyEr
     found = []
     waiting = mock.patch.object(recording, "_waiting", recording._Waiting())  # no report is written at the end
     with tempfile.TemporaryDirectory() as folder, waiting:
-        outcome(Path(folder) / "first")  # imports, and what is said once in a process
-        wanted = outcome(Path(folder) / "wanted")
+        wanted = _wanted()
         for number, (place, error) in enumerate((p, e) for p in places for e in errors):
             with _raising(place, error) as calls, _built_anew(place.startswith("lamina.runtime.")):
                 given = _tried(Path(folder) / str(number))
@@ -189,6 +188,14 @@ def failures(places: tuple[str, ...] = PLACES, errors: tuple[str, ...] = ("KeyEr
                 continue
             found += [f"{place}, {error}: {what}" for what in _differences(wanted, given, calls[0])]
     return found
+
+
+@functools.cache
+def _wanted() -> dict[str, Any]:
+    """What a run without failures gives, once what imports and what is said once in a process is past."""
+    with tempfile.TemporaryDirectory() as folder:
+        outcome(Path(folder) / "first")
+        return outcome(Path(folder) / "wanted")
 
 
 def _tried(folder: Path) -> dict[str, Any] | str:

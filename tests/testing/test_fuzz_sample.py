@@ -11,6 +11,7 @@ LONG = 3000
 PARTS = 3
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_sample_of_programs_runs_as_in_eager(part: int) -> None:
     seeds = list(range(part, SAMPLE, PARTS))
