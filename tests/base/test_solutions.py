@@ -33,7 +33,7 @@ def test_what_divides_by_no_zero_is_solved(relation: sympy.Rel, solution: object
     assert solved[1] == solution
 
 
-@pytest.mark.parametrize("relation", (sympy.Eq(n + 5, 3, evaluate=False), sympy.Lt(n + 5, 3, evaluate=False)), ids=str)
+@pytest.mark.parametrize("relation", [sympy.Eq(n + 5, 3, evaluate=False), sympy.Lt(n + 5, 3, evaluate=False)], ids=str)
 def test_a_relation_that_no_size_satisfies_is_not_solved(relation: sympy.Rel) -> None:
     assert try_solve(relation, n) is None
 
