@@ -30,7 +30,7 @@ def rounding(function: Any) -> Any:
 
 
 def slow_rounding(function: Any) -> Any:
-    time.sleep(0.5)
+    time.sleep(0.25)
     return _changed(function, lambda t: t * (1 + 40 * torch.finfo(t.dtype).eps))
 
 
