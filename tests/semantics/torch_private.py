@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 __all__ = [
     "check",
+    "convolution_algorithm",
     "each",
     "mark_unbacked",
     "out_dtype",
@@ -27,6 +28,11 @@ __all__ = [
 
 check = torch._check
 """What a program asserts of its numbers."""
+
+
+def convolution_algorithm(*arguments: Any, **named: Any) -> object:
+    """What torch chooses for a convolution, asked as its tracing asks: torch 2.11 gives the operands by their names."""
+    return torch._C._select_conv_backend(*arguments, **named)
 
 
 def sizes_from_data_captured() -> AbstractContextManager[Any]:

@@ -202,12 +202,12 @@ def _watch_convolutions() -> None:
     select = torch._C._select_conv_backend
 
     @functools.wraps(select)
-    def select_conv_backend(image: Any, weight: Any, *arguments: Any, **keywords: Any) -> Any:
-        env = _env_of(image)
-        if isinstance(env, OpenShapes) and _convolved_densely(image, weight):
+    def select_conv_backend(input: Any, weight: Any, *arguments: Any, **keywords: Any) -> Any:  # torch 2.11 names both
+        env = _env_of(input)
+        if isinstance(env, OpenShapes) and _convolved_densely(input, weight):
             with _guarding_nothing(env):
-                return select(image, weight, *arguments, **keywords)
-        return select(image, weight, *arguments, **keywords)
+                return select(input, weight, *arguments, **keywords)
+        return select(input, weight, *arguments, **keywords)
 
     torch._C._select_conv_backend = select_conv_backend
 
