@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import is_inference_mode_enabled
-from torch.autograd.function import BackwardCFunction
 from torch.fx import GraphModule
 
 from lamina.aot.eager_history import shared_in_eager
@@ -25,15 +24,16 @@ __all__ = ["hooks_of_arrivals"]
 
 
 def hooks_of_arrivals(
-    compiled: Callable[..., Any], gm: GraphModule, example_inputs: Sequence[Any]
+    compiled: Callable[..., Any], gm: GraphModule, example_inputs: Sequence[Any], written: Sequence[int]
 ) -> Callable[..., Any]:
     """``compiled``, which computes what ``gm`` does, with results whose hooks are called with gradients only.
 
-    Results that are one call's in eager too (``unbind``) have one node there: their hooks get None there as well.
+    ``written`` are the inputs that it gives a history: their new values have the node of the results as well. Results
+    that are one call's in eager too (``unbind``) have one node there: their hooks get None as well.
     """
     returned, _ = flatten(gm.graph.output_node().args[0])
     places = [i for i, one in enumerate(returned) if isinstance(one, torch.fx.Node) and _differentiable(one)]
-    if len(places) < 2:
+    if len(places) + len(written) < 2:
         return compiled
     shared = shared_in_eager(gm, example_inputs, places)
 
@@ -46,9 +46,8 @@ def hooks_of_arrivals(
         results = compiled(*inputs)
         if is_inference_mode_enabled() or not is_grad_enabled() or transforms_are_active():
             return results
-        nodes = [results[place].grad_fn for place in places]
-        for place, node in zip(places, nodes, strict=True):
-            if isinstance(node, BackwardCFunction) and nodes.count(node) > 1:
+        for place in places:
+            if results[place].grad_fn is not None:
                 without_absent(results[place], asked[place])
         return results
 

@@ -116,7 +116,7 @@ class Captured:
         run = run if related is None else related.applied(run)
         if any(self.differentiable):
             run = leading_on(run, self.gm, self.example_inputs, found.written, found.written_with_history, notes)
-            run = hooks_of_arrivals(run, self.gm, self.example_inputs)
+            run = hooks_of_arrivals(run, self.gm, self.example_inputs, found.written_with_history)
         return Compiled(raising_assertions(run, self.gm))
 
 

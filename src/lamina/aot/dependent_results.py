@@ -325,6 +325,8 @@ class _Calls:
     def part(self, result: Node, example_inputs: Sequence[Any]) -> _Part | None:
         """The calls between a result and others; None if it depends on none of them."""
         own = self.results.places_of(result)
+        if any(k < 0 and _memory(node) == _memory(result) for k, node in self.results.nodes.items()):
+            return None  # a view of an input, as which autograd knows it: writes change its history
         stops: dict[Node, int] = {}
         needed: set[Node] = set()
         stack = [result]
@@ -375,18 +377,35 @@ class _Calls:
         leads = tuple(one is not None for one in reach or ())
         if not any(leads[len(inputs) :]):
             return None
-        if any(k < 0 and _memory(self.results.nodes[k]) == _memory(result) for k in others):
-            return None  # a view of an input, as which autograd knows it: later writes to that change its history
         views = below(self.gm, own[0])
         if views is None:
             # A view of a view that is a result is made of that one: see ``relations``.
             if any(_memory(self.results.nodes[k]) != _memory(result) for k in others):
                 self.notes.decided("dependent results", False, reasons.LIES_IN_SHARED_MEMORY(place=own[0]))
             return None
-        limit = why_not_again(gm, ()) or self._written_between(stops, calls, places)
+        limit = why_not_again(gm, ()) or self._written_between(stops, calls, places) or self._led_around(stops, calls)
         copied = tuple(k for k, i in enumerate(places) if i in self.unread)
         states = tuple(autocast_states())
         return _Part(own, gm, places, others, leads, limit, views, copied, states)
+
+    def _led_around(self, stops: Mapping[Node, int], calls: Sequence[Node]) -> Reason | None:
+        """Why a view that the calls read leads past another result, of which it was made: it was written to since."""
+        for call in calls:
+            for read in call.all_input_nodes:
+                place, view = _memory(read), read
+                made = self.order[read]
+                if any(made < self.order[n] < self.order[call] for n in self.writes.get(place, ())):
+                    while (above := self._viewed(view, place)) is not None:
+                        if above in stops and self._viewed(above, place) is not None:
+                            return reasons.WRITES_RESULT()
+                        view = above
+        return None
+
+    def _viewed(self, node: Node, place: Any) -> Node | None:
+        """The operand of which ``node`` is a view, in the memory ``place``."""
+        if node.op == "placeholder":
+            return None
+        return next((n for n in node.all_input_nodes if _memory(n) == place), None)
 
     def _written_between(
         self, stops: Mapping[Node, int], calls: Sequence[Node], inputs: Sequence[int]

@@ -80,8 +80,24 @@ def replayed_views(gm: GraphModule) -> Replayed | None:
     made = list(dict.fromkeys(viewing))
     kept = [one for one in returned if one not in made]
     places = tuple(-1 - made.index(one) if one in made else kept.index(one) for one in returned)
-    views = _copy(gm, made, _needed(made))
-    return Replayed(_copy(gm, kept, None), views.forward, places)
+    return Replayed(_copy(gm, kept, None), _made(gm, made), places)
+
+
+def _made(gm: GraphModule, views: Sequence[Node]) -> Callable[..., Any]:
+    """What makes the views of the inputs: each for itself where the graph writes to what they show.
+
+    After a write eager makes views of the input again, of which none leads to another.
+    """
+    written = {_memory(one) for node in gm.graph.nodes for one in tensors_written(node)}
+    if not any(_memory(one) in written and not _needed([one]).isdisjoint({*views} - {one}) for one in views):
+        return _copy(gm, views, _needed(views)).forward  # type: ignore[no-any-return]
+    each = [_copy(gm, [one], _needed([one])).forward for one in views]
+
+    def made(*inputs: Any) -> tuple[Any, ...]:
+        return tuple([make(*inputs)[0] for make in each])
+
+    never_captured(made)
+    return made
 
 
 def unknown_view(gm: GraphModule) -> Reason | None:

@@ -59,4 +59,46 @@ def program(compile):
             "how": ("", "", ", dynamic=True"),
         },
     ),
+    "handed": Whole(
+        0.5,
+        "views of an argument with a history, made before and after writes to it; gradients of some of the results only",
+        """
+def f(x, w):
+    <before>
+    v = x<view>
+    b = v<again>
+    <write>
+    c = <more>
+    return <shown>
+
+
+def program(compile):
+    g = compile(f<how>)
+    for size in (4, 6):
+        y, w = sample(size, 4, grad=True), sample(4, seed=2, grad=True)
+        base = y * 1
+        x = base<part>
+        out = attempt(g, x, w)
+        yield base, x, out
+        seen = watched(out, "<way>")
+        yield attempt(lambda: <target>.<later>), base, out
+        for one in <order>:
+            yield attempt(lambda: backward(out[one], retain_graph=True)), y.grad, w.grad, seen()
+        yield backward(base), y.grad, w.grad
+""",
+        {
+            "before": ("pass", "pass", "x.mul_(2)", "x.t().add_(1)", "x[0] = w"),
+            "view": (".view(-1)", "[1:]", ".t()", "[0]", ".unsqueeze(0)", "", ".mT[1:]"),
+            "again": (".view(-1)", "[..., 1:]", ".unsqueeze(-1)", " * 2", ".sin()", ".t()"),
+            "write": ("pass", "v[0] = 9", "v.add_(1)", "b.mul_(2)", "x.add_(w)", "v.detach()[0] = 1"),
+            "more": ("x[1:]", "v + 1", "b.sum()", "w * 2", "v.exp()", "x.sum() + w"),
+            "shown": ("v, b", "b, v, c", "c, v", "v, c, w * 3", "b, c", "c, w.exp(), v"),
+            "part": ("", "", "[1:]", ".t()", "[:, :2]"),
+            "way": ("hooks", "hooks", "retained", "none"),
+            "target": ("base", "base", "x", "out[0]", "out[1]", "w.detach()"),
+            "later": ("mul_(3)", "add_(w.sum())", "zero_()", "detach().add_(0)", "size()"),
+            "order": ("(0, 1)", "(1, 0)", "(1,)", "(0,)"),
+            "how": ("", "", ", dynamic=True", ', options={"numerics": "eager"}'),
+        },
+    ),
 }
