@@ -529,3 +529,53 @@ def test_later_writes_to_an_input_reach_a_view_that_was_made_before_one(
     compiled = lamina.compile(function, backend="interp", dynamic=dynamic, options=options)
     for ours, eager in zip(gradients(compiled), gradients(function), strict=True):
         torch.testing.assert_close(ours, eager)
+
+
+def _viewed_between_writes(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    x.mul_(2)
+    view = x[1:]
+    flat = view.view(-1)
+    x.add_(w)
+    return flat, view, flat.sum()
+
+
+def _viewed_after_a_write(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    x.mul_(w)
+    view = x.view(-1)
+    return view, view[1:], w * 2
+
+
+def _read_between_writes(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    view = x.t()
+    again = view.t()
+    view.add_(w)
+    return again.sum(), w.exp(), view
+
+
+@pytest.mark.parametrize("options", [{}, {"numerics": "eager"}, {"capture": "own"}], ids=str)
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("function", [_viewed_between_writes, _viewed_after_a_write], ids=lambda f: f.__name__)
+def test_views_of_a_written_input_lead_where_eagers_do(function: Any, dynamic: Any, options: dict[str, Any]) -> None:
+    def seen(function: Any) -> list[Any]:
+        leaf, w = torch.linspace(-1, 1, 9).view(3, 3).requires_grad_(), torch.ones(3, requires_grad=True)
+        results = function(leaf * 1, w)
+        total = sum((one * 2).sum() for one in results)
+        found = list(torch.autograd.grad(total, results, retain_graph=True))
+        hooked: list[Any] = []
+        for place, one in enumerate(results):
+            one.register_hook(lambda g, place=place: hooked.append((place, g.tolist())))
+        results[0].sum().backward()
+        return [*(one.tolist() for one in found), hooked, leaf.grad.tolist()]
+
+    assert seen(lamina.compile(function, backend="interp", dynamic=dynamic, options=options)) == seen(function)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_view_read_after_a_write_does_not_lead_to_the_view_it_was_made_of(dynamic: Any) -> None:
+    x, w = torch.ones(3, 3, requires_grad=True), torch.ones(3, requires_grad=True)
+    total, _, view = lamina.compile(_read_between_writes, backend="interp", dynamic=dynamic)(x * 1, w)
+    with pytest.raises(UnknownGradient):  # eager has none
+        torch.autograd.grad(total, view, allow_unused=True, retain_graph=True)
+    total.backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == torch.ones(3, 3).tolist()

@@ -168,6 +168,13 @@ def test_batch_norm(dtype: torch.dtype, shape: tuple[int, ...], training: bool) 
     check(both, x, g, w, b, mean, variance)
 
 
+@pytest.mark.parametrize("shape", [(17, 5), (16, 8), (9, 2)])
+def test_batch_norm_of_few_transposed_columns_has_a_kernel(shape: tuple[int, int]) -> None:
+    x = _random(*shape[::-1], dtype=torch.float64).t()
+    compiled = lamina.compile(lambda x: F.batch_norm(x, None, None, training=True), options={"strict": True})
+    torch.testing.assert_close(compiled(x), F.batch_norm(x, None, None, training=True))
+
+
 def test_batch_norm_of_half_precision_keeps_its_statistics_in_full_precision() -> None:
     x, w, b = _random(64, 3, 8, 8).bfloat16() + 100, _random(3), _random(3)
 

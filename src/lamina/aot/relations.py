@@ -24,7 +24,7 @@ from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_constant
 from lamina.base.torch_private import as_usual, count_together, how_made, makes_parts, note_how_made, storage_of
 
-__all__ = ["Below", "Relations", "below", "made_again", "relations", "view_of_windows"]
+__all__ = ["Below", "Relations", "below", "made_again", "relations", "view_of_windows", "written_since"]
 
 Below = tuple[tuple[int, int, Any], ...]
 """Places of results that are views of other results, with the places of these and the ways, those that others are views
@@ -269,19 +269,29 @@ def _depth(parents: Mapping[int, int], place: int) -> int:
 def _parents(gm: GraphModule, returned: Sequence[Node], values: Sequence[Tensor]) -> dict[int, int]:
     """For results that were made of others as views, the places of these.
 
-    None for memory that the graph writes to: a write gives views another history than that of their calls.
+    None for those that the graph writes to since: a write gives views another history than that of their calls.
     """
     places = {id(one): i for i, one in reversed(list(enumerate(values)))}
-    written = {memory(example(one)) for node in gm.graph.nodes for one in tensors_written(node)}
+    outdated = written_since(gm)
     found = {}
     for i, node in enumerate(returned):
-        if places[id(values[i])] == i and memory(values[i]) not in written:
+        if places[id(values[i])] == i and not outdated(node):
             above: Node | None = node
             while above is not None and (above := _viewed(above)) is not None:
                 if (k := places.get(id(example(above)), i)) != i:
                     found[i] = k
                     break
     return found
+
+
+def written_since(gm: GraphModule) -> Callable[[Node], bool]:
+    """Whether the graph writes to the memory of a node's value after the node."""
+    order = {node: i for i, node in enumerate(gm.graph.nodes)}
+    last: dict[Any, int] = {}
+    for node, i in order.items():
+        for one in tensors_written(node):
+            last[memory(example(one))] = i
+    return lambda node: last.get(memory(example(node)), -1) > order[node]
 
 
 def _viewed(node: Node) -> Node | None:

@@ -22,6 +22,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot import eager_reasons
 from lamina.aot.overlap import inputs_written
+from lamina.aot.relations import written_since
 from lamina.aot.torch_private import SET_GRAD, never_captured, switches_state
 from lamina.aot.untracked_writes import untracked_write
 from lamina.base.aliasing import tensors_written, writes_first
@@ -84,12 +85,12 @@ def replayed_views(gm: GraphModule) -> Replayed | None:
 
 
 def _made(gm: GraphModule, views: Sequence[Node]) -> Callable[..., Any]:
-    """What makes the views of the inputs: each for itself where the graph writes to what they show.
+    """What makes the views of the inputs: each for itself where the graph writes to one of them since.
 
     After a write eager makes views of the input again, of which none leads to another.
     """
-    written = {_memory(one) for node in gm.graph.nodes for one in tensors_written(node)}
-    if not any(_memory(one) in written and not _needed([one]).isdisjoint({*views} - {one}) for one in views):
+    outdated = written_since(gm)
+    if not any(outdated(one) and not _needed([one]).isdisjoint({*views} - {one}) for one in views):
         return _copy(gm, views, _needed(views)).forward  # type: ignore[no-any-return]
     each = [_copy(gm, [one], _needed([one])).forward for one in views]
 

@@ -81,6 +81,10 @@ def without_absent(tensor: torch.Tensor, absent: Callable[[], bool]) -> None:
         hooks.absent = absent
 
 
+def _no() -> bool:
+    return False
+
+
 def _hooks_of(tensor: torch.Tensor) -> Any:
     hooks: Any = tensor._backward_hooks
     if hooks is None:
@@ -91,7 +95,8 @@ def _hooks_of(tensor: torch.Tensor) -> Any:
 
 
 def hooks_noticed(tensor: torch.Tensor, node: Any, notice: Callable[[Any], None]) -> Mapping[Any, Any]:
-    """Where torch keeps the hooks of a tensor, also those of later. At each new one ``notice`` is called with ``node``.
+    """Where torch keeps the hooks of a tensor, also those of later. At each new one ``notice`` is called with ``node``,
+    which leads to the tensor and may bring it no gradient: they are not called then.
 
     They stay there when the tensor is written to, which gives it a new node and new hooks.
     """
@@ -105,4 +110,5 @@ def hooks_noticed(tensor: torch.Tensor, node: Any, notice: Callable[[Any], None]
                 notice(found)
 
         hooks.told.append(tell)
+        hooks.absent = hooks.absent or _no
     return hooks  # type: ignore[no-any-return]

@@ -90,13 +90,14 @@ def _two_pass(eqn: Reduce, axes: dict[str, Axis], reads_mean: bool) -> tuple[Equ
     A mean that is read is moved by the mean of the deviations from it: times the reciprocal deviation of nearly equal
     values its rounding is large. Of equal values it is exact. Where the deviations are larger than the mean, their sum
     is no more exact than that of the values, and where a sum overflows it is not a number: the mean stays as it is.
+    No name ends with a number: coarsening tells the means of several points apart by these.
     """
     mean, squares = eqn.outs
     kind = "float32" if eqn.dtype in ("float16", "bfloat16") else eqn.dtype
     count: Expr = prod(axes[a].extent for a in eqn.axes)
     wide = kind != eqn.dtype
     value, average, total = (f"{mean}_x", f"{mean}_f", f"{squares}_f") if wide else (eqn.value, mean, squares)
-    first = f"{mean}_0" if reads_mean else average
+    first = f"{mean}_mean" if reads_mean else average
     steps: list[Equation] = [Compute(value, "cast", (eqn.value,), kind)] if wide else []
     steps += [
         Reduce((f"{mean}_s",), "sum", value, eqn.axes, kind),
@@ -110,11 +111,11 @@ def _two_pass(eqn: Reduce, axes: dict[str, Axis], reads_mean: bool) -> tuple[Equ
         steps += [
             Reduce((f"{mean}_e",), "sum", f"{mean}_d", eqn.axes, kind),
             Compute(f"{mean}_by", "div", (f"{mean}_e", f"{mean}_n"), kind),
-            Compute(f"{mean}_1", "add", (first, f"{mean}_by"), kind),
+            Compute(f"{mean}_moved", "add", (first, f"{mean}_by"), kind),
             Compute(f"{mean}_square", "mul", (first, first), kind),
             Compute(f"{mean}_whole", "mul", (f"{mean}_square", f"{mean}_n"), kind),
             Compute(f"{mean}_near", "lt", (total, f"{mean}_whole"), "bool"),
-            Compute(average, "where", (f"{mean}_near", f"{mean}_1", first), kind),
+            Compute(average, "where", (f"{mean}_near", f"{mean}_moved", first), kind),
         ]
     if wide:
         steps += [Compute(mean, "cast", (average,), eqn.dtype), Compute(squares, "cast", (total,), eqn.dtype)]

@@ -61,7 +61,7 @@ def program(compile):
     ),
     "handed": Whole(
         0.5,
-        "views of an argument with a history, made before and after writes to it; gradients of some of the results only",
+        "views of an argument with a history, made before and after writes to it; gradients of some results only",
         """
 def f(x, w):
     <before>
@@ -80,8 +80,7 @@ def program(compile):
         x = base<part>
         out = attempt(g, x, w)
         yield base, x, out
-        seen = watched(out, "<way>")
-        yield attempt(lambda: <target>.<later>), base, out
+        <watch>
         for one in <order>:
             yield attempt(lambda: backward(out[one], retain_graph=True)), y.grad, w.grad, seen()
         yield backward(base), y.grad, w.grad
@@ -94,9 +93,13 @@ def program(compile):
             "more": ("x[1:]", "v + 1", "b.sum()", "w * 2", "v.exp()", "x.sum() + w"),
             "shown": ("v, b", "b, v, c", "c, v", "v, c, w * 3", "b, c", "c, w.exp(), v"),
             "part": ("", "", "[1:]", ".t()", "[:, :2]"),
-            "way": ("hooks", "hooks", "retained", "none"),
+            "watch": (
+                'seen = watched(out, "<way>")',
+                'seen = watched(out, "asked")\n        yield attempt(lambda: <target>.<later>), base, out',
+            ),
+            "way": ("hooks", "hooks", "retained"),
             "target": ("base", "base", "x", "out[0]", "out[1]", "w.detach()"),
-            "later": ("mul_(3)", "add_(w.sum())", "zero_()", "detach().add_(0)", "size()"),
+            "later": ("mul_(3)", "add_(w.sum())", "zero_()", "detach().add_(0)"),
             "order": ("(0, 1)", "(1, 0)", "(1,)", "(0,)"),
             "how": ("", "", ", dynamic=True", ', options={"numerics": "eager"}'),
         },
