@@ -91,7 +91,7 @@ def _made(gm: GraphModule, views: Sequence[Node]) -> Callable[..., Any]:
     """
     outdated = written_since(gm)
     if not any(outdated(one) and not _needed([one]).isdisjoint({*views} - {one}) for one in views):
-        return _copy(gm, views, _needed(views)).forward  # type: ignore[no-any-return]
+        return _copy(gm, views, _needed(views)).forward
     each = [_copy(gm, [one], _needed([one])).forward for one in views]
 
     def made(*inputs: Any) -> tuple[Any, ...]:
