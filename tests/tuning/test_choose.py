@@ -153,6 +153,15 @@ def test_the_default_mode_leaves_what_is_small_alone() -> None:
     assert worth_asking(1.0, ALL) == ""
 
 
+def test_of_few_kernels_smaller_gains_are_looked_for() -> None:
+    few, many = QUICK.for_region(QUICK.few), QUICK.for_region(QUICK.few + 1)
+    assert many == QUICK
+    assert worth_asking(10.0, few) == "" != worth_asking(10.0, QUICK)
+    near = replace(TASK, candidates=(Candidate("a", 0, 100.0), Candidate("b", 0, 130.0)))
+    assert worth_timing(near, few) == "" != worth_timing(near, QUICK)
+    assert ALL.for_region(1) == ALL
+
+
 def test_one_candidate_is_never_timed() -> None:
     task = replace(TASK, candidates=TASK.candidates[:1])
     assert worth_timing(task, ALL)

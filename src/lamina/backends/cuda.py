@@ -134,7 +134,8 @@ class CudaBackend:
             return chosen(self.planned(fused, memo, settled))
 
         plan, products = product_choice(chosen(plan), estimates, replanned, least)
-        return RegionTuning(plan, self.target, self.device, self.cache, self.policy, products)
+        policy = self.policy.for_region(len(plan.kernels))
+        return RegionTuning(plan, self.target, self.device, self.cache, policy, products)
 
     def planned(self, fused: Fused, memo: Memo, products: Mapping[str, bool] | None = None) -> Plan:
         """The plan, with some products settled, and large temporaries and those on the CPU in memory of their own."""
