@@ -12,7 +12,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,7 +39,7 @@ from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import depends_on_data, hint, is_fake
 
-__all__ = ["other_in_eager"]
+__all__ = ["order_in_eager", "other_in_eager", "trying"]
 
 _UNTRIED = frozenset(
     str.split(
@@ -76,11 +76,7 @@ def other_in_eager(gm: GraphModule) -> Reason | None:
     """
     if dispatch_is_watched():
         return None
-    with torch.no_grad(), ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        stack.enter_context(random_numbers_kept())
-        stack.enter_context(without_function_modes())
+    with trying(), ExitStack() as stack:
         entered: dict[Node, Any] = {}
         stack.callback(lambda: [EXIT_AUTOCAST(mode) for mode in reversed(entered.values())])
         for node in gm.graph.nodes:
@@ -93,19 +89,67 @@ def other_in_eager(gm: GraphModule) -> Reason | None:
     return None
 
 
-def _differs(node: Node) -> Reason | None:
-    """In what eager differs from tracing for a call; None if in nothing that was seen, and where it is not asked."""
+@contextmanager
+def trying() -> Iterator[None]:
+    """Within it calls may be tried."""
+    with torch.no_grad(), warnings.catch_warnings(), random_numbers_kept(), without_function_modes():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def order_in_eager(node: Node) -> tuple[int, ...] | None:
+    """The dimensions of a call's one result in the order in which eager's memory holds them, where tracing tells
+    another one; None too where that is not known. For use within ``trying``.
+    """
+    traced, given = tensors(node), _given(node, _places(node))
+    if dispatch_is_watched() or given is None or len(traced) != 1 or not is_fake(traced[0]):
+        return None
+    if not _is_laid_out(node, given):
+        return None
+    answer = _answer(node.target, given, calling_state())
+    if answer.refused or len(answer.results) != 1 or not answer.results[0].dense:
+        return None
+    (eager,) = answer.results
+    why = _other_kind(node, traced[0], eager, True)
+    return eager.order if why is not None and why.code == eager_reasons.MISPLACED_RESULT.number else None
+
+
+def _places(node: Node) -> dict[Node, int]:
+    return {operand: place for place, operand in enumerate(node.all_input_nodes)}
+
+
+def _given(node: Node, places: dict[Node, int]) -> _Given | None:
+    """What a call is tried with, None if it is not tried."""
     name = operation_name(node.target)
     if node.op not in ("call_function", "call_method") or name in _UNTRIED or not node.all_input_nodes:
         return None
     if (node.op == "call_function" and not is_torch_function(node.target)) or _is_internal(name, node.target):
         return None
-    places = {operand: place for place, operand in enumerate(node.all_input_nodes)}
     try:
         given = _Given((_packed(node.args, places), _packed(node.kwargs, places)), _wanted(node, places))
     except _UnknownError:
         return None
-    if not given.likes:
+    return given if given.likes else None
+
+
+def _is_laid_out(node: Node, given: _Given) -> bool:
+    """Whether the strides of a call's results are those of the same call tried."""
+    return operation_name(node.target) not in _OTHER_KERNELS and all(like.dense for like in given.likes)
+
+
+def _is_laid_out_again(node: Node) -> bool:
+    """Whether only copies in formats of their own read a call's result."""
+    return bool(node.users) and all(
+        user.target == "clone" and user.kwargs.get("memory_format") not in (None, torch.preserve_format)
+        for user in node.users
+    )
+
+
+def _differs(node: Node) -> Reason | None:
+    """In what eager differs from tracing for a call; None if in nothing that was seen, and where it is not asked."""
+    places = _places(node)
+    given = _given(node, places)
+    if given is None:
         return None
     answer = _answer(node.target, given, calling_state())
     if answer.refused:
@@ -115,7 +159,7 @@ def _differs(node: Node) -> Reason | None:
     traced = tensors(node)
     if len(traced) != len(answer.results):
         return None
-    laid_out = name not in _OTHER_KERNELS and all(like.dense for like in given.likes)
+    laid_out = _is_laid_out(node, given) and not _is_laid_out_again(node)
     for one, eager in zip(traced, answer.results, strict=True):
         if is_fake(one) and one.layout is torch.strided and (why := _other_kind(node, one, eager, laid_out)):
             return why
