@@ -24,7 +24,10 @@ from benchmarks.report import RESULTS, print_table, write_results
 
 __all__ = ["main"]
 
-_MODELS = ("gpt12", "gpt24", "hf_bert", "hf_gpt2", "hf_llama", "hf_t5_encoder", "hf_distilbert", "hf_qwen2")
+_MODELS = (
+    "gpt12", "gpt24", "hf_bert", "hf_gpt2", "hf_llama", "hf_t5_encoder", "hf_distilbert", "hf_qwen2", "hf_resnet",
+    "hf_mobilenet_v2", "hf_regnet", "hf_convnext", "hf_swin", "hf_efficientnet",
+)  # fmt: skip
 _MARK = "RESULT "
 _CHILD = """
 import time
@@ -52,6 +55,9 @@ after, cpu_after = time.perf_counter(), time.process_time()
 result = {"first": after - before, "first_cpu": cpu_after - cpu_before, "whole": after - start}
 result |= {"whole_cpu": cpu_after - cpu, "compiler": "lamina.compile" in sys.modules}
 if stored:
+    from lamina.artefacts.front import stored_calls
+    store = stored_calls(call)
+    store.keep()
     result["told"] = [str(d.reason) for d in call.record.decisions("capture")][-3:]
 print("RESULT " + json.dumps(result))
 """

@@ -15,7 +15,8 @@ from lamina.aot.absent_gradients import hooks_of_arrivals
 from lamina.aot.contiguous_operands import with_contiguous_operands
 from lamina.aot.dependent_results import leading_on
 from lamina.aot.draws import draws_numbers
-from lamina.aot.errors import raising_as_captured, raising_assertions
+from lamina.aot.engine.serving import raising_as_captured, serving_apart_in_history, shares_storage
+from lamina.aot.errors import raising_assertions
 from lamina.aot.function import detaching
 from lamina.aot.identities import Distinct, distinct, without_identities
 from lamina.aot.layouts import keeping_layouts
@@ -29,14 +30,13 @@ from lamina.aot.shared_memory import (
     counting_writes,
     overlapping_inputs,
     serving_alike,
-    serving_apart_in_history,
     serving_same_bases,
-    shares_storage,
 )
 from lamina.aot.specialized_integers import with_numbers_as_data
 from lamina.aot.state import State, read_state, undone
 from lamina.aot.torch_private import guard_overlap
 from lamina.aot.traits import is_static
+from lamina.base.fx.torch_private import calls_of
 from lamina.base.modes import SWITCHED_BY_HAND
 from lamina.base.reasons import Reason
 from lamina.base.source import place_in
@@ -162,10 +162,11 @@ def surrounded(captured: Captured, found: Differentiated, options: Options, note
     if found.outside:
         compiled = detaching(compiled, found.outside)
     if not found.written:
-        return captured.with_results(state.applied(compiled, whole.forward if captured.by_hand else None), found, notes)
-    written = inputs_written(state.gm)
+        again = calls_of(whole) if captured.by_hand else None
+        return captured.with_results(state.applied(compiled, again), found, notes)
+    written, eager = inputs_written(state.gm), calls_of(state.gm)
     if options.numerics == "fast" or not draws_numbers(state.gm):
-        compiled = raising_as_captured(compiled, state.gm, written, notes.tell, options.strict)
+        compiled = raising_as_captured(compiled, eager, written, notes.tell, options.strict)
     # Where gradients are wanted, a write tells of all that was saved of its storage, be it of other elements.
     tracks = torch.is_grad_enabled() and any(captured.differentiable)
     one_version = found.written if tracks else found.written_with_history
@@ -174,7 +175,7 @@ def surrounded(captured: Captured, found: Differentiated, options: Options, note
             # What is written gets a history, which all views of the memory then have and a functional graph has not.
             refused = tracks
             compiled = counting_writes(compiled, written)
-            compiled = serving_same_bases(compiled, state.gm.forward, example_inputs, notes.tell)
+            compiled = serving_same_bases(compiled, eager, example_inputs, notes.tell)
         else:
             refused = False
             for overlapping, apart in overlapping_inputs(example_inputs):
@@ -185,8 +186,8 @@ def surrounded(captured: Captured, found: Differentiated, options: Options, note
             notes.refuse(eager_reasons.SHARED_INPUT())
             return captured.as_captured()
     if found.written_with_history:
-        compiled = serving_apart_in_history(compiled, state.gm.forward, found.written_with_history, notes.tell)
-    compiled = serving_alike(compiled, state.gm.forward, example_inputs, found.written, notes.tell, tracks)
+        compiled = serving_apart_in_history(compiled, eager, found.written_with_history, notes.tell)
+    compiled = serving_alike(compiled, eager, example_inputs, found.written, notes.tell, tracks)
     return captured.with_results(state.applied(compiled), found, notes)
 
 

@@ -10,91 +10,29 @@ autograd, for the gradients of the others and of inputs past them; the region's 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import is_inference_mode_enabled
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot import reasons
 from lamina.aot.differentiable import why_not_again
 from lamina.aot.eager_history import reach_in_eager
-from lamina.aot.engine.torch_private import direct_apply
+from lamina.aot.engine.leading import Part, leading
 from lamina.aot.norm_statistics import unread
 from lamina.aot.notes import Notes
-from lamina.aot.relations import Below, below, made_again
-from lamina.aot.torch_private import (
-    ENTER_AUTOCAST,
-    EXIT_AUTOCAST,
-    SET_GRAD,
-    autocast_states,
-    forward_of,
-    graph_is_kept,
-    is_grad_enabled,
-    never_captured,
-    transforms_are_active,
-)
-from lamina.aot.watched.torch_private import asked_of_engine, hooks_noticed
+from lamina.aot.relations import below
+from lamina.aot.torch_private import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD, autocast_states
 from lamina.base.aliasing import tensors_written
 from lamina.base.captured import example, memory
-from lamina.base.followed import followed
 from lamina.base.fx.copying import copy_nodes
-from lamina.base.fx.torch_private import flatten, graph_module
+from lamina.base.fx.torch_private import calls_of, flatten, graph_module
 from lamina.base.reasons import Reason
-from lamina.base.torch_private import storage_of, version_of
-from lamina.base.user_warnings import warn_user
-from lamina.errors import UnknownGradient
 
 __all__ = ["leading_on"]
 
-MODIFIED = "modified by an inplace operation"
-"""What autograd says of a value that it saved and that was written to since."""
-
 _SWITCHES = (SET_GRAD, ENTER_AUTOCAST, EXIT_AUTOCAST)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The captured calls between a result and what it depends on.
-
-    ``gm`` takes the graph's inputs at the places ``inputs`` and then the results ``others`` (input i as it was written
-    to for -1-i), and gives the result that is returned at ``places``. ``leads`` says of each of its inputs whether a
-    gradient reaches it. ``limit`` is why the calls are never run again, None if they may be. ``below`` are the results
-    that are views of this one, ``unread`` the inputs of ``gm`` that it writes to without reading them.
-    """
-
-    places: tuple[int, ...]
-    gm: GraphModule
-    inputs: tuple[int, ...]
-    others: tuple[int, ...]
-    leads: tuple[bool, ...]
-    limit: Reason | None
-    below: Below
-    unread: tuple[int, ...]
-    autocast: tuple[dict[str, Any], ...]
-
-    def gradients(self, given: Sequence[Any], gradient: torch.Tensor, written: Sequence[torch.Tensor]) -> list[Any]:
-        """The gradients of all that the part is ``given``, None where none arrives, to be differentiated again or not.
-
-        Raises autograd's error if other values than those of inputs are needed and some were ``written`` to since.
-        """
-        create_graph = is_grad_enabled()
-        with contextlib.ExitStack() as modes:
-            for state in self.autocast:
-                modes.enter_context(torch.autocast(**state))
-            modes.enter_context(torch.enable_grad())
-            if written:
-                modes.enter_context(_saving_only(given[: len(self.inputs)], written))
-            own = [t.view_as(t) if leads else t for t, leads in zip(given, self.leads, strict=True)]
-            for i in self.unread:
-                own[i] = own[i].clone()
-            (result,), _ = flatten(forward_of(self.gm)(*own))
-        wanted = [t for t, leads in zip(own, self.leads, strict=True) if leads]
-        found = iter(torch.autograd.grad(result, wanted, gradient, create_graph=create_graph, allow_unused=True))
-        return [next(found) if leads else None for leads in self.leads]
 
 
 def leading_on(
@@ -113,162 +51,12 @@ def leading_on(
     if not parts:
         return compiled
     notes.decided("dependent results", True, reasons.LEADS_ON(count=len(parts)))
-    watches = [_Watch(part, notes) for part in parts]
-
-    def run(*inputs: Any) -> Any:
-        results = compiled(*inputs)
-        if is_inference_mode_enabled() or not is_grad_enabled() or transforms_are_active():
-            return results
-        made = list(results)
-        for watch in watches:
-            part = watch.part
-            result = made[part.places[0]]
-            if result.grad_fn is not None:
-                others = [made[k] if k >= 0 else inputs[-1 - k] for k in part.others]
-                given = [*(inputs[i] for i in part.inputs), *others]
-                apart = [x if leads else _apart(x) for x, leads in zip(given, part.leads, strict=True)]
-                leading = _direct(watch, (result, *others), result, *apart)
-                for place in part.places:
-                    made[place] = leading
-                made_again(made, part.below)
-        return tuple(made)
-
-    never_captured(run)
-    return run
-
-
-def _apart(value: Any) -> Any:
-    """What no gradient goes to, without its history: that would be gone through, and freed, with the result's."""
-    return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value
-
-
-class _Watch:
-    """A part, and what the user was told about it."""
-
-    def __init__(self, part: _Part, notes: Notes) -> None:
-        self.part, self._notes = part, notes
-        self._noted = self._warned = False
-
-    def again(self, kinds: frozenset[str], gone: Reason | None) -> bool:
-        """Whether the part is run for others that are watched in these ways; tells where it cannot be.
-
-        ``gone`` is the reason for that if one of the others is not there any more.
-        """
-        limit, notes = self.part.limit or gone, self._notes
-        if not self._noted:
-            self._noted = True
-            notes.decided("watched result", limit is None, limit or reasons.WATCHED_RESULT())
-        if limit is None:
-            return True
-        if kinds != {"hook"}:
-            what = f"the gradient of a result of {notes.name} is not known, as others depend on it: {limit}"
-            raise UnknownGradient(what, where=notes.place, remedy=_REMEDY)
-        if not self._warned:
-            self._warned = True
-            what = f"hooks of a result of {notes.name} ({notes.place}) see only what arrives from outside"
-            warn_user(f"{what}, not what comes from other results, which depend on it: {limit}", _REMEDY)
-        return False
-
-    def inputs(self, ctx: Any) -> Sequence[torch.Tensor]:
-        """The inputs that the node of the part saved; ``UnknownGradient`` if one of them was written to since."""
-        try:
-            return ctx.saved_tensors  # type: ignore[no-any-return]
-        except RuntimeError as raised:
-            if MODIFIED not in str(raised):
-                raise
-            notes = self._notes
-            what = f"the gradient of a result of {notes.name} is not known, as an input was written to since: {raised}"
-            raise UnknownGradient(what, where=notes.place, remedy=_WRITTEN_REMEDY) from raised
-
-
-_WRITTEN_REMEDY = "write to a copy of that input, or ask for the gradient before"
-_REMEDY = "return it from a compiled function of its own, and compute what depends on it in another"
-
-
-class _Dependent(torch.autograd.Function):
-    """A result, which leads to the region's node and to what it depends on.
-
-    What it depends on is held as long as anybody else holds it, or has hooks on it.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, watch: _Watch, hidden: tuple[torch.Tensor, ...], result: torch.Tensor, *given: Any) -> Any:
-        ctx.set_materialize_grads(False)
-        count, others = len(watch.part.inputs), hidden[1:]
-        ctx.watch, ctx.count, ctx.held = watch, len(given), None
-        ctx.others = [followed(t) for t in others]
-        ctx.versions = [version_of(t) for t in others]
-        leads = watch.part.leads[count:]
-        ctx.hooks = [hooks_noticed(t, ctx, _hold) for t, leading in zip(others, leads, strict=True) if leading]
-        if watch.part.limit is None:
-            places = [i for i in range(count) if isinstance(given[i], torch.Tensor)]
-            ctx.places, ctx.numbers = places, [None if isinstance(x, torch.Tensor) else x for x in given[:count]]
-            ctx.save_for_backward(*(given[i] for i in places))
-        return hidden[0].detach()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        nothing = (None,) * ctx.count
-        if gradient is None:
-            return None, None, None, *nothing
-        watch = ctx.watch
-        kinds = _watched(ctx)
-        if not kinds:
-            return None, None, gradient, *nothing
-        others = [reference() for reference in ctx.others]
-        if not watch.again(kinds, None if all(t is not None for t in others) else reasons.INPUT_CHANGED()):
-            return None, None, gradient, *nothing
-        given = list(ctx.numbers)
-        for place, tensor in zip(ctx.places, watch.inputs(ctx), strict=True):
-            given[place] = tensor
-        changed = [t for t, version in zip(others, ctx.versions, strict=True) if version_of(t) != version]
-        if not graph_is_kept():
-            ctx.held = None
-        return None, None, None, *watch.part.gradients([*given, *others], gradient, changed)
-
-
-never_captured(_Dependent.backward)
-_direct: Callable[..., Any] = direct_apply(_Dependent)
-
-
-def _watched(ctx: Any) -> frozenset[str]:
-    """In which ways one of the results that a node leads to is watched in the backward that runs."""
-    kinds = {"hook" for hooks in ctx.hooks if hooks}
-    edges = ctx.next_functions[-len(ctx.others) :]
-    for reference, (node, number) in zip(ctx.others, edges, strict=True):
-        other = reference()
-        # What somebody wrote to since has another node, which keeps the gradient instead.
-        if other is not None and other.retains_grad and other.grad_fn is node and other.output_nr == number:
-            kinds.add("retain_grad")
-    asked = asked_of_engine()
-    if asked is None or not asked.isdisjoint(edges):
-        kinds.add("asked")
-    return frozenset(kinds)
-
-
-def _hold(ctx: Any) -> None:
-    """Hold what a node's result depends on: somebody has a hook on it, and may let go of it."""
-    ctx.held = [reference() for reference in ctx.others]
-
-
-def _saving_only(tensors: Sequence[Any], written: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[Any]:
-    """Inside, autograd's error is raised where it saves anything but these tensors: some others were ``written`` to."""
-    places = {storage_of(t) for t in tensors if isinstance(t, torch.Tensor)}
-
-    def saved(tensor: torch.Tensor) -> torch.Tensor:
-        if storage_of(tensor) not in places:
-            raise RuntimeError(
-                f"one of the variables needed for gradient computation has been {MODIFIED}: "
-                f"[{written[0].type()} {list(written[0].shape)}] is at version {version_of(written[0])}"
-            )
-        return tensor
-
-    return torch.autograd.graph.saved_tensors_hooks(saved, lambda tensor: tensor)
+    return leading(compiled, parts, notes)
 
 
 def _parts(
     gm: GraphModule, example_inputs: Sequence[Any], written: frozenset[int], with_history: Sequence[int], notes: Notes
-) -> list[_Part]:
+) -> list[Part]:
     """A part for each of the results that depend on others, those that come first in the graph first."""
     returned, _ = flatten(gm.graph.output_node().args[0])
     results = _Results(returned, gm, with_history)
@@ -322,7 +110,7 @@ class _Calls:
             for one in tensors_written(node):
                 self.writes.setdefault(_memory(one), []).append(node)
 
-    def part(self, result: Node, example_inputs: Sequence[Any]) -> _Part | None:
+    def part(self, result: Node, example_inputs: Sequence[Any]) -> Part | None:
         """The calls between a result and others; None if it depends on none of them."""
         own = self.results.places_of(result)
         if any(k < 0 and _memory(node) == _memory(result) for k, node in self.results.nodes.items()):
@@ -356,7 +144,7 @@ class _Calls:
 
     def _made(
         self, result: Node, stops: Mapping[Node, int], needed: set[Node], example_inputs: Sequence[Any]
-    ) -> _Part | None:
+    ) -> Part | None:
         calls = [n for n in self.gm.graph.nodes if n.target in _SWITCHES or (n in needed and n.op != "placeholder")]
         used = {node for call in calls for node in call.all_input_nodes}
         inputs = {node: i for node, i in self.inputs.items() if node in used and node not in stops}
@@ -386,7 +174,7 @@ class _Calls:
         limit = why_not_again(gm, ()) or self._written_between(stops, calls, places) or self._led_around(stops, calls)
         copied = tuple(k for k, i in enumerate(places) if i in self.unread)
         states = tuple(autocast_states())
-        return _Part(own, gm, places, others, leads, limit, views, copied, states)
+        return Part(own, calls_of(gm), places, others, leads, limit, views, copied, states)
 
     def _led_around(self, stops: Mapping[Node, int], calls: Sequence[Node]) -> Reason | None:
         """Why a view that the calls read leads past another result, of which it was made: it was written to since."""

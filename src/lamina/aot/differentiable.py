@@ -14,8 +14,8 @@ from lamina.aot.draws import draws_numbers
 from lamina.aot.engine.inputs import Inputs, Taken
 from lamina.aot.norm_statistics import unread
 from lamina.aot.notes import Notes
-from lamina.aot.torch_private import autocast_states, forward_of, transforms_are_active
-from lamina.base.fx.torch_private import flatten
+from lamina.aot.torch_private import autocast_states, transforms_are_active
+from lamina.base.fx.torch_private import flatten, forward_of
 from lamina.base.reasons import Reason
 from lamina.base.recovery import brief
 from lamina.base.torch_private import HigherOrderOperator

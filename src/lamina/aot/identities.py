@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.torch_private import never_captured
+from lamina.aot.engine.results import with_places
 from lamina.base.captured import example, may_be_alike, memory
 from lamina.base.fx.copying import returning
 from lamina.base.fx.torch_private import graph_module
@@ -73,21 +73,7 @@ class Distinct:
 
     def applied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """``compiled`` with the results of the original graph."""
-        places, twins, detached = self.places, self.twins, self.detached
-
-        def run(*inputs: Any) -> Any:
-            results = compiled(*inputs)
-            if twins:
-                results = list(results)
-                for one, other in twins:
-                    if results[one] is results[other]:
-                        results[other] = results[one].view_as(results[one])
-            if detached:
-                results = [*results, *[results[place].detach() for place in detached]]
-            return tuple([results[place] if place >= 0 else inputs[-1 - place] for place in places])
-
-        never_captured(run)
-        return run
+        return with_places(compiled, self.places, self.twins, self.detached)
 
 
 def distinct(gm: GraphModule) -> Distinct | None:

@@ -7,107 +7,23 @@ written to with a gradient the others get that history as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import getitem
 from typing import Any
 
-from torch import Tensor, is_inference_mode_enabled, no_grad
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from lamina.aot import eager_reasons
-from lamina.aot.torch_private import is_grad_enabled, never_captured, transforms_are_active
+from lamina.aot.engine.relating import Below, Family, Group, Relations
 from lamina.base.aliasing import tensors_written
 from lamina.base.captured import example, fakes, memory
 from lamina.base.overlap import may_overlap
 from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_constant
-from lamina.base.torch_private import as_usual, count_together, how_made, makes_parts, note_how_made, storage_of
+from lamina.base.torch_private import as_usual, count_together, how_made
 
-__all__ = ["Below", "Relations", "below", "made_again", "relations", "view_of_windows", "written_since"]
-
-Below = tuple[tuple[int, int, Any], ...]
-"""Places of results that are views of other results, with the places of these and the ways, those that others are views
-of first."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """Results that are views of one tensor, by their places; ``root`` is the place of that tensor, if it is one.
-
-    ``made`` says for each view how it was made, which decides whether it may be written to with a gradient. ``alike``:
-    the root has the place and strides of the tensor beside which it is made. ``parents`` has for each view the place of
-    the view that it was made of, None if that is the root or no result.
-    """
-
-    root: int | None
-    views: tuple[int, ...]
-    made: tuple[Any, ...]
-    parents: tuple[int | None, ...]
-    alike: bool
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """All its places."""
-        return self.views if self.root is None else (self.root, *self.views)
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """The families that have one version: those with a history, which AOTAutograd has given them by then, and others.
-
-    ``input`` is the place of an input that has this version too. What is a view of it is so already, and in none of the
-    families. ``known`` is the place of a result with a history, if there is one. ``apart``: something else in the same
-    memory has another version, as behind ``data``.
-    """
-
-    trained: tuple[_Family, ...]
-    others: tuple[_Family, ...]
-    input: int | None
-    known: int | None
-    apart: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Relations:
-    """The families of results that share memory: ``detach`` begins another one.
-
-    ``same`` has, for each result, the first place of the same object, ``made`` the places of results that are views of
-    inputs in another way than autograd takes for granted, with that way and whether they require a gradient. ``below``
-    has the places of views of inputs that were made of another result, with the place of that one and the way.
-    """
-
-    groups: tuple[_Group, ...]
-    same: tuple[int, ...]
-    made: tuple[tuple[int, Any, bool], ...]
-    below: Below
-
-    def applied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """``compiled`` with results that are related as eager's are. Inference tensors have nothing to share."""
-        groups, same, views, below = self.groups, self.same, self.made, self.below
-
-        def run(*inputs: Any) -> Any:
-            results = compiled(*inputs)
-            if is_inference_mode_enabled() or transforms_are_active():
-                return results
-            made = list(results)
-            for place, how, trained in views:
-                made[place] = _made_so(made[place], how, trained)
-            made_again(made, below)
-            for group in groups:
-                for family in group.trained:
-                    _rejoin(made, family)
-                if group.input is not None:
-                    known = inputs[group.input]
-                    _relate_to(known, made, [family for family in group.others if not _is_free(made, family)])
-                elif group.known is not None:
-                    _relate_to(made[group.known], made, group.others)
-                else:
-                    _relate(made, group.others, group.apart)
-            return tuple([made[place] for place in same])
-
-        never_captured(run)
-        return run
+__all__ = ["below", "relations", "view_of_windows", "written_since"]
 
 
 def relations(gm: GraphModule) -> Relations | None:
@@ -179,14 +95,6 @@ def _below(values: Sequence[Tensor], parents: Mapping[int, int], places: Iterabl
     return tuple((i, parents[i], how_made(values[i])) for i in found)
 
 
-def made_again(results: list[Any], below: Below) -> None:
-    """Make results views of the results that they were made of."""
-    for place, parent, how in below:
-        if results[parent].grad_fn is not None:
-            results[place] = _placed(results[parent], results[place])
-            note_how_made(results[place], how)
-
-
 def _leads(view: Tensor, other: Tensor) -> bool:
     """Whether a view of another result leads autograd there, and is one by strides."""
     alike = view.dtype == other.dtype and not any(one.is_conj() or one.is_neg() for one in (view, other))
@@ -199,7 +107,7 @@ def _groups(
     places: Sequence[int],
     inputs: Sequence[Any],
     input: int | None,
-) -> Iterator[_Group]:
+) -> Iterator[Group]:
     """The groups of the results at ``places``, in one memory, which is that of an ``input`` if its place is given."""
     if len(places) < 2 and input is None:
         return
@@ -219,7 +127,7 @@ def _groups(
             place = None if number else input
             first = _first(values, (trained or others)[0])
             beside = values[first] if place is None else inputs[place]
-            yield _Group(
+            yield Group(
                 tuple(_family(values, parents, one, beside) for one in trained if len(one) > 1),
                 tuple(_family(values, parents, one, beside) for one in others),
                 place,
@@ -251,12 +159,12 @@ def _first(values: Sequence[Tensor], family: Sequence[int]) -> int:
     return next((i for i in family if values[i]._base is None), family[0])
 
 
-def _family(values: Sequence[Tensor], parents: Mapping[int, int], members: Sequence[int], beside: Tensor) -> _Family:
+def _family(values: Sequence[Tensor], parents: Mapping[int, int], members: Sequence[int], beside: Tensor) -> Family:
     root = next((i for i in members if values[i]._base is None), None)
     views = tuple(sorted((i for i in members if i != root), key=lambda i: _depth(parents, i)))
     above = tuple(k if (k := parents.get(i)) in views else None for i in views)
     made = tuple(how_made(values[i]) for i in views)
-    return _Family(root, views, made, above, root is not None and _alike(values[root], beside))
+    return Family(root, views, made, above, root is not None and _alike(values[root], beside))
 
 
 def _depth(parents: Mapping[int, int], place: int) -> int:
@@ -311,86 +219,3 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 
 def _layout(value: Tensor) -> tuple[Any, ...]:
     return (*value.shape, *value.stride(), value.storage_offset())
-
-
-def _relate(results: list[Any], families: Sequence[_Family], apart: bool) -> None:
-    """Make the results of one memory again as views of one tensor for each family."""
-    first, *others = families
-    members = [i for family in families for i in family.members]
-    if len({storage_of(results[i]) for i in members}) > 1:
-        return  # kept apart by whoever compiled the graph
-    known = _whole(results[members[0]]) if first.root is None else results[first.root]
-    if apart and first.root is not None:
-        known = known.data
-    _make_views(known, results, first)
-    _relate_to(known if first.root is not None else results[first.views[0]], results, others)
-
-
-def _relate_to(known: Tensor, results: list[Any], families: Sequence[_Family]) -> None:
-    """The same where a tensor is known that belongs to none of the families."""
-    for family in families:
-        if all(storage_of(results[i]) == storage_of(known) for i in family.members):
-            beside = known.detach()
-            if not family.alike:
-                beside = _placed(beside, _whole(known) if family.root is None else results[family.root]).detach()
-            _make_views(beside, results, family)
-
-
-def _is_free(results: Sequence[Any], family: _Family) -> bool:
-    """Whether a family is a detached input that AOTAutograd made so."""
-    return not family.views and results[family.members[0]]._base is None
-
-
-def _make_views(root: Tensor, results: list[Any], family: _Family) -> None:
-    if family.root is not None:
-        results[family.root] = root
-    for i, how in zip(family.views, family.made, strict=True):
-        if results[i]._base is not root:
-            results[i] = _placed(root, results[i])
-        note_how_made(results[i], how)
-
-
-def _rejoin(results: list[Any], family: _Family) -> None:
-    """Make results with a history views of one tensor where AOTAutograd made them views of several.
-
-    It makes a view by all that led from memory to it: what began as a copy (``flatten``) then has a base of its own.
-    """
-    if len({storage_of(results[i]) for i in family.members}) > 1:
-        return
-    root = results[family.views[0]]._base if family.root is None else results[family.root]
-    if root is None and is_grad_enabled():
-        _note_parts(results, family)
-    if root is None or root._base is not None or not root.requires_grad or not is_grad_enabled():
-        return
-    for i, how, parent in zip(family.views, family.made, family.parents, strict=True):
-        if results[i]._base is not root or parent is not None:
-            results[i] = _placed(root if parent is None else results[parent], results[i])
-            note_how_made(results[i], how)
-
-
-def _made_so(view: Tensor, how: Any, trained: bool) -> Tensor:
-    """A result that is a view of an input, made as it is in eager: AOTAutograd makes it where gradients are on."""
-    if view.requires_grad and not trained:
-        with no_grad():
-            view = view.view_as(view)
-    if view._is_view():
-        note_how_made(view, how)
-    return view
-
-
-def _note_parts(results: list[Any], family: _Family) -> None:
-    """Let autograd refuse writes to parts that AOTAutograd returns as tensors of their own, each a view of itself."""
-    for i, how in zip(family.views, family.made, strict=True):
-        if results[i].requires_grad and makes_parts(how):
-            results[i] = results[i].view_as(results[i])
-            note_how_made(results[i], how)
-
-
-def _placed(root: Tensor, like: Tensor) -> Tensor:
-    return root.as_strided(like.size(), like.stride(), like.storage_offset())
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    """All elements of the memory that ``tensor`` lies in, in one dimension, and no view."""
-    storage = tensor.untyped_storage()
-    return tensor.new_empty(0).set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))

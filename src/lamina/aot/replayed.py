@@ -21,6 +21,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.aot import eager_reasons
+from lamina.aot.engine.results import with_views
 from lamina.aot.overlap import inputs_written
 from lamina.aot.relations import written_since
 from lamina.aot.torch_private import SET_GRAD, never_captured, switches_state
@@ -28,7 +29,7 @@ from lamina.aot.untracked_writes import untracked_write
 from lamina.base.aliasing import tensors_written, writes_first
 from lamina.base.captured import example, fakes, memory
 from lamina.base.fx.copying import returning
-from lamina.base.fx.torch_private import graph_module
+from lamina.base.fx.torch_private import calls_of, graph_module
 from lamina.base.overlap import may_overlap
 from lamina.base.reasons import Reason
 from lamina.base.source import source_of
@@ -58,15 +59,7 @@ class Replayed:
 
     def applied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """``compiled`` with the results of the original graph."""
-        views, places = self.views, self.places
-
-        def run(*inputs: Any) -> Any:
-            results = compiled(*inputs)
-            made = views(*inputs)
-            return tuple([results[place] if place >= 0 else made[-1 - place] for place in places])
-
-        never_captured(run)
-        return run
+        return with_views(compiled, self.views, self.places)
 
 
 def replayed_views(gm: GraphModule) -> Replayed | None:
@@ -91,7 +84,7 @@ def _made(gm: GraphModule, views: Sequence[Node]) -> Callable[..., Any]:
     """
     outdated = written_since(gm)
     if not any(outdated(one) and not _needed([one]).isdisjoint({*views} - {one}) for one in views):
-        return _copy(gm, views, _needed(views)).forward
+        return calls_of(_copy(gm, views, _needed(views)))
     each = [_copy(gm, [one], _needed([one])).forward for one in views]
 
     def made(*inputs: Any) -> tuple[Any, ...]:

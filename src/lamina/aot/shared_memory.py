@@ -7,50 +7,39 @@ asks neither, so each call of such a graph is asked here, and any other call run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
 from lamina.aot import eager_reasons
+from lamina.aot.engine.serving import (
+    Told,
+    lying_in,
+    serving,
+    serving_apart,
+    serving_same_places,
+    shares_storage,
+    spanned,
+    storage_or_none,
+)
 from lamina.aot.torch_private import never_captured, overlapping
-from lamina.base.reasons import Reason
-from lamina.base.torch_private import storage_of, version_of
+from lamina.base.torch_private import version_of
 
 __all__ = [
     "counting_writes",
     "overlapping_inputs",
     "serving_alike",
-    "serving_apart_in_history",
     "serving_same_bases",
-    "shares_storage",
 ]
-
-Told = Callable[[Reason], None]
-
-
-def shares_storage(inputs: Sequence[Any], written: Sequence[int]) -> bool:
-    """Whether a tensor at a place of ``written`` lies in the same storage as another input."""
-    storages = [_storage(x) for x in inputs]
-    known = [storage for storage in storages if storage is not None]
-    if len({*known}) == len(known):
-        return False
-    return any(storages[i] is not None and storages.count(storages[i]) > 1 for i in written)
-
-
-def _storage(x: Any) -> int | None:
-    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
-        return None
-    return storage_of(x)
 
 
 def overlapping_inputs(inputs: Sequence[Any]) -> list[tuple[list[int], list[int]]]:
     """For each storage of several inputs, the places of those that overlap another in it, and of those that do not."""
     places: dict[Any, list[int]] = {}
     for i, x in enumerate(inputs):
-        places.setdefault(_storage(x), []).append(i)
+        places.setdefault(storage_or_none(x), []).append(i)
     found = []
     for storage, here in places.items():
         if storage is not None and len(here) > 1:
@@ -77,20 +66,10 @@ def serving_alike(
     if not written or len(tensors) < 2:
         return compiled
     if shares_storage(inputs, written):
-        return _serving_same_places(compiled, eager, inputs, tensors, tell)
-    return _serving_apart(compiled, eager, inputs, tensors, written, tell, tracks)
-
-
-def serving_apart_in_history(
-    compiled: Callable[..., Any], eager: Callable[..., Any], written: Sequence[int], tell: Told
-) -> Callable[..., Any]:
-    """``compiled`` for calls in which no input ``written`` to, that gets a history by it, shares its storage.
-
-    What lies in one storage has one version, also where no element is shared: the write, which comes after the forward
-    has saved the other input as it was, would look like one to that.
-    """
-    refused = partial(tell, eager_reasons.ONE_STORAGE())
-    return _serving(compiled, eager, lambda given: not shares_storage(given, written), refused)
+        return serving_same_places(compiled, eager, tensors, lying_in(inputs, tensors), tell)
+    sized = all(not isinstance(x, (int, torch.SymInt)) for x in inputs)  # then no size changes between calls
+    lengths = [spanned(inputs[i]) for i in tensors[:2]] if sized else None
+    return serving_apart(compiled, eager, tensors, len(inputs), lengths, written, tell, tracks)
 
 
 def serving_same_bases(
@@ -108,7 +87,7 @@ def serving_same_bases(
     def fits(given: Sequence[Any]) -> bool:
         return all(_has_sizes(given[i]._base, fixed) for i, fixed in sizes.items())
 
-    return _serving(compiled, eager, fits, partial(tell, eager_reasons.OTHER_BASE()))
+    return serving(compiled, eager, fits, tell, eager_reasons.OTHER_BASE())
 
 
 def _is_view(x: Any) -> bool:
@@ -140,121 +119,3 @@ def counting_writes(compiled: Callable[..., Any], written: Sequence[int]) -> Cal
 
     never_captured(run)
     return run
-
-
-def _serving_same_places(
-    compiled: Callable[..., Any], eager: Callable[..., Any], inputs: Sequence[Any], tensors: Sequence[int], tell: Told
-) -> Callable[..., Any]:
-    """For graphs made for inputs in one storage: they serve inputs at the same places of common storages."""
-    made_for = _places(inputs, tensors)
-    refused = partial(tell, eager_reasons.SHARED_OTHERWISE())
-    return _serving(compiled, eager, lambda given: _places(given, tensors) == made_for, refused)
-
-
-def _serving(
-    compiled: Callable[..., Any],
-    eager: Callable[..., Any],
-    fits: Callable[[Sequence[Any]], bool],
-    refused: Callable[[], None],
-) -> Callable[..., Any]:
-    """``compiled`` for calls whose inputs ``fits``, else ``eager``; ``refused`` is called once."""
-    told = False
-
-    def run(*given: Any) -> Any:
-        nonlocal told
-        if fits(given):
-            return compiled(*given)
-        if not told:
-            told = True
-            refused()
-        return eager(*given)
-
-    never_captured(run)
-    return run
-
-
-def _places(inputs: Sequence[Any], tensors: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """For each tensor the first that lies in its storage, and its place there; alone in one, no place."""
-    storages = [_storage(inputs[i]) for i in tensors]
-    found = []
-    for i, storage in zip(tensors, storages, strict=True):
-        alone = storage is None or storages.count(storage) == 1
-        found.append((-1, 0) if alone else (storages.index(storage), inputs[i].storage_offset()))
-    return tuple(found)
-
-
-def _serving_apart(
-    compiled: Callable[..., Any],
-    eager: Callable[..., Any],
-    inputs: Sequence[Any],
-    tensors: Sequence[int],
-    written: Sequence[int],
-    tell: Told,
-    tracks: bool,
-) -> Callable[..., Any]:
-    """For graphs made for inputs each of which has its memory for itself."""
-    told = False
-    last: list[int] = []
-    places = frozenset(written)
-    address, whole = torch.Tensor.data_ptr, len(tensors) == len(inputs)
-    sized = all(not isinstance(x, (int, torch.SymInt)) for x in inputs)  # then no size changes between calls
-
-    def run_all(*given: Any) -> Any:
-        nonlocal last
-        try:
-            pointers = list(map(address, given)) if whole else [given[i].data_ptr() for i in tensors]
-        except RuntimeError:  # tensors of a function transform, which lie in no memory
-            return compiled(*given)
-        if pointers != last:
-            if _written_is_shared(given, tensors, places) or (tracks and shares_storage(given, written)):
-                return refused(given)
-            last = pointers if sized else []
-        return compiled(*given)
-
-    length, other = (_length(inputs[i]) if sized else 0 for i in tensors[:2])
-
-    def run_pair(a: Any, b: Any) -> Any:
-        try:
-            gap = b.data_ptr() - a.data_ptr()
-        except RuntimeError:
-            return compiled(a, b)
-        return refused((a, b)) if -other < gap < length else compiled(a, b)
-
-    def refused(given: Sequence[Any]) -> Any:
-        nonlocal told
-        if not told:
-            told = True
-            tell(eager_reasons.SHARED_NOW())
-        return eager(*given)
-
-    run = run_pair if sized and not tracks and len(inputs) == 2 and min(length, other) > 0 else run_all
-    never_captured(run)
-    return run
-
-
-def _written_is_shared(given: Sequence[Any], tensors: Sequence[int], written: Container[int]) -> bool:
-    """Whether the bytes of a written tensor and those of another one overlap, ends of strided tensors included."""
-    spans = sorted((*_span(given[i]), i in written) for i in tensors)
-    end, written_end = -1, -1  # the furthest ends of those before, and of the written ones among them
-    for start, stop, is_written in spans:
-        if start == stop:
-            continue
-        if start < written_end or (is_written and start < end):
-            return True
-        end = max(end, stop)
-        written_end = max(written_end, stop) if is_written else written_end
-    return False
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The first byte of a tensor's elements and the one after the last, the same where it has none."""
-    start = tensor.data_ptr()
-    return start, start + _length(tensor)
-
-
-def _length(tensor: torch.Tensor) -> int:
-    """Bytes from a tensor's first element to the end of its last."""
-    if tensor.layout is not torch.strided or tensor.numel() == 0:
-        return 0
-    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return int(last + 1) * tensor.element_size()

@@ -18,6 +18,7 @@ from torch import is_inference_mode_enabled
 from torch.fx import GraphModule, Node
 
 from lamina.aot import eager_reasons
+from lamina.aot.engine.state import leaving, raising_again, within
 from lamina.aot.torch_private import (
     ENTER_AUTOCAST,
     ENTER_INFERENCE,
@@ -69,10 +70,10 @@ class State:
         Where it raises, ``again``, which is the captured graph or None, tells in what grad mode the program does.
         """
         if self.inference is not None:
-            compiled = _within(compiled, self.inference)
+            compiled = within(compiled, self.inference)
         if again is not None and self.switches and not self.at_once:
-            compiled = _raising_again(compiled, again)
-        return compiled if self.grad is None else _leaving(compiled, self.grad, self.at_once)
+            compiled = raising_again(compiled, again)
+        return compiled if self.grad is None else leaving(compiled, self.grad, self.at_once)
 
 
 def read_state(gm: GraphModule) -> State:
@@ -142,15 +143,6 @@ def _without(gm: GraphModule, dropped: Sequence[Node]) -> GraphModule:
     copied = torch.fx.Graph()
     copy_nodes(copied, (n for n in gm.graph.nodes if n.name not in names))
     return graph_module(gm, copied, with_meta=False)
-
-
-def _within(compiled: Callable[..., Any], inference: bool) -> Callable[..., Any]:
-    def run(*inputs: Any) -> Any:
-        with torch.inference_mode(inference):
-            return compiled(*inputs)
-
-    never_captured(run)
-    return run
 
 
 def without_history(compiled: Callable[..., Any], captured: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,32 +223,3 @@ def _noting(enter: Callable[..., Any], leave: Callable[..., Any]) -> tuple[Calla
         leave(mode)
 
     return entered, left
-
-
-def _raising_again(compiled: Callable[..., Any], captured: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*inputs: Any) -> Any:
-        try:
-            return compiled(*inputs)
-        except Exception:
-            captured(*inputs)
-            raise
-
-    never_captured(run)
-    return run
-
-
-def _leaving(compiled: Callable[..., Any], grad: bool, at_once: bool) -> Callable[..., Any]:
-    def run(*inputs: Any) -> Any:
-        results = compiled(*inputs)
-        SET_GRAD(grad)
-        return results
-
-    def run_and_raise(*inputs: Any) -> Any:
-        try:
-            return compiled(*inputs)
-        finally:
-            SET_GRAD(grad)
-
-    function = run_and_raise if at_once else run
-    never_captured(function)
-    return function

@@ -26,7 +26,6 @@ from torch._prims_common import suggest_memory_format as suggested_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import Graph, GraphModule, Node
-from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError,
@@ -73,7 +72,6 @@ __all__ = [
     "dispatch_is_watched",
     "dispatched_in_python",
     "forward_grad_enabled",
-    "forward_of",
     "from_functional",
     "functional_trace",
     "graph_is_kept",
@@ -368,12 +366,6 @@ def traced_nodes() -> int:
     """How many nodes the trace in progress has."""
     mode = get_proxy_mode()
     return 0 if mode is None else len(mode.tracer.graph.nodes)
-
-
-def forward_of(gm: GraphModule) -> Callable[..., Any]:
-    """The function of a graph, its Python code generated: else the first call is one of the module, which prints."""
-    _LazyGraphModule.force_recompile(gm)
-    return gm.forward
 
 
 def calls_numpy(target: Any) -> bool:

@@ -13,13 +13,23 @@ from lamina.artefacts.constants import Unstorable, read_constant, written_consta
 from lamina.artefacts.names import named, written_name
 from lamina.capture.own.torch_private import SET_GRAD, compiling, fake_mode, looking_like, unhooked
 
-__all__ = ["compiled_again", "written_graph"]
+__all__ = ["calls_again", "compiled_again", "written_calls", "written_graph"]
 
 
 def written_graph(gm: GraphModule, inputs: Sequence[Any]) -> dict[str, Any]:
     """A document of a captured graph with ``inputs`` without values. Raises ``Unstorable``."""
-    nodes = [_node(node) for node in gm.graph.nodes]
-    return {"nodes": nodes, "inputs": [*map(_look, inputs)], "grad": torch.is_grad_enabled()}
+    return {**written_calls(gm), "inputs": [*map(_look, inputs)], "grad": torch.is_grad_enabled()}
+
+
+def written_calls(gm: GraphModule) -> dict[str, Any]:
+    """A document of the calls of a graph, which are made one by one. Raises ``Unstorable``."""
+    return {"nodes": [_node(node) for node in gm.graph.nodes]}
+
+
+def calls_again(text: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function of the calls of a document."""
+    forward: Callable[..., Any] = GraphModule(torch.nn.Module(), _graph(text)).forward
+    return forward
 
 
 def _node(node: Node) -> list[Any]:
@@ -54,10 +64,7 @@ def _look(fake: Any) -> list[Any]:
 
 def compiled_again(text: Mapping[str, Any], compile: Callable[[GraphModule, Sequence[Any]], Any]) -> Any:
     """What ``compile`` makes of the graph of a document, in the grad mode in which it was captured."""
-    graph, values = Graph(), dict[str, Node]()
-    for op, name, target, args, kwargs in text["nodes"]:
-        found = named(target, None) if op == "call_function" else target
-        values[name] = graph.create_node(op, found, _read(args, values), _read(kwargs, values), name=name)
+    graph = _graph(text)
     examples = import_module("lamina.capture.own.segment").Examples  # which takes long to load
     gm, mode = GraphModule(torch.nn.Module(), graph), fake_mode()
     with mode, torch.no_grad():
@@ -74,6 +81,14 @@ def compiled_again(text: Mapping[str, Any], compile: Callable[[GraphModule, Sequ
             return compile(gm, fakes)
     finally:
         SET_GRAD(before)
+
+
+def _graph(text: Mapping[str, Any]) -> Graph:
+    graph, values = Graph(), dict[str, Node]()
+    for op, name, target, args, kwargs in text["nodes"]:
+        found = named(target, None) if op == "call_function" else target
+        values[name] = graph.create_node(op, found, _read(args, values), _read(kwargs, values), name=name)
+    return graph
 
 
 def _fake(look: list[Any]) -> torch.Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,16 +17,26 @@ import torch
 from lamina.aot.backwards import Backward, Boxed, Strides, Tangent
 from lamina.aot.engine.inputs import Inputs
 from lamina.aot.function import apart, detaching, inference_function, training_function, without_gradients
+from lamina.artefacts.around import AROUND, written_around
 from lamina.artefacts.constants import Unstorable, read_constant, written_constant
 from lamina.artefacts.graphs import compiled_again, written_graph
 from lamina.artefacts.kernels import Files, loaded_kernels, written_kernels
-from lamina.base.recipes import captured, captured_as, recipe_of
+from lamina.base.recipes import Recipe, captured, captured_as, recipe_of
 from lamina.errors import StageFailed
+from lamina.record import Record
 
-__all__ = ["Compile", "made_again", "written_program"]
+__all__ = ["Compile", "Here", "made_again", "written_program"]
 
 Compile = Callable[[Any, Sequence[Any]], Callable[..., Any]]
 """Compiles a captured graph with inputs without values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What this process gives stored graphs: ``compile`` compiles what is missing, the ``record`` is told of them."""
+
+    compile: Compile
+    record: Record
 
 
 def written_program(run: Callable[..., Any], files: Files) -> dict[str, Any]:
@@ -33,14 +44,28 @@ def written_program(run: Callable[..., Any], files: Files) -> dict[str, Any]:
     recipe = recipe_of(run)
     if recipe is not None and recipe.kind == "turns":
         return _compiled_way(run, recipe.parts, files)
-    if recipe is None or recipe.kind not in _WRITERS:
-        raise Unstorable(f"a graph with {recipe.kind if recipe else 'parts of its own'}")
+    if recipe is None:
+        raise Unstorable("a graph with parts of its own")
+    _note_within(run, recipe)
+    around = written_around(recipe.kind, recipe.parts, files)
+    if around is not None:
+        return {"kind": recipe.kind, "compiled": written_program(recipe.parts["compiled"], files), **around}
     return {"kind": recipe.kind, **_WRITERS[recipe.kind](run, recipe.parts, files)}
 
 
-def made_again(text: Mapping[str, Any], files: Files, compile: Compile) -> Callable[..., Any]:
-    """The compiled graph of a document; ``compile`` compiles what is missing when it is asked for."""
-    made: Callable[..., Any] = _MAKERS[text["kind"]](text, files, compile)
+def _note_within(run: Any, recipe: Recipe) -> None:
+    """Note of what ``run`` is made of, too, which captured graph that is the compiled form of."""
+    graph, inner = captured_as(run), recipe.parts.get("compiled")
+    if graph is not None and inner is not None:
+        captured(inner, *graph)
+
+
+def made_again(text: Mapping[str, Any], files: Files, here: Here) -> Callable[..., Any]:
+    """The compiled graph of a document."""
+    around = AROUND.get(text["kind"])
+    if around is not None:
+        return around(made_again(text["compiled"], files, here), text, files, here.record)
+    made: Callable[..., Any] = _MAKERS[text["kind"]](text, files, here)
     return made
 
 
@@ -52,8 +77,8 @@ def _inference(run: Any, parts: Mapping[str, Any], files: Files) -> dict[str, An
     return {"compiled": inner, "mutated": list(parts["mutated"]), "trained": parts["trained"]}
 
 
-def _make_inference(text: Mapping[str, Any], files: Files, compile: Compile) -> Callable[..., Any]:
-    return inference_function(made_again(text["compiled"], files, compile), text["mutated"], text["trained"])
+def _make_inference(text: Mapping[str, Any], files: Files, here: Here) -> Callable[..., Any]:
+    return inference_function(made_again(text["compiled"], files, here), text["mutated"], text["trained"])
 
 
 def _inner(run: Any, parts: Mapping[str, Any], files: Files) -> dict[str, Any]:
@@ -108,8 +133,8 @@ def _backward(strides: Strides, found: Backward | None, files: Files) -> list[An
 class _Whole:
     """The graph of a stored function, compiled as any other when its first call that asks for more comes."""
 
-    def __init__(self, text: Mapping[str, Any], files: Files, compile: Compile) -> None:
-        self.text, self.files, self.compile = text, files, compile
+    def __init__(self, text: Mapping[str, Any], files: Files, here: Here) -> None:
+        self.text, self.files, self.here = text, files, here
         self.inputs = Inputs(*text["inputs"])
         self.taken = self.inputs.taken
         stored = ((tuple(s if s is None else tuple(s) for s in layout), found) for layout, found in text["backwards"])
@@ -119,11 +144,9 @@ class _Whole:
     @functools.cached_property
     def parts(self) -> Mapping[str, Any]:
         """What the function would be made of if it were compiled now. Raises ``StageFailed`` where it would differ."""
-        run = compiled_again(self.files.read_json(self.text["graph"]), self.compile)
-        recipe = recipe_of(run)
-        if recipe is not None and recipe.kind == "turns":
-            recipe = recipe_of(recipe.parts["compiled"]())
-        if recipe is None or recipe.kind != "training" or not self._is_same(recipe.parts["forward"]):
+        run = compiled_again(self.files.read_json(self.text["graph"]), self.here.compile)
+        recipe = _training_within(run)
+        if recipe is None or not self._is_same(recipe.parts["forward"]):
             raise StageFailed(
                 f"the stored form of {self.text['name'][0]} is not that of this process",
                 remedy="clear the cache with `lamina cache clear`",
@@ -147,7 +170,7 @@ class _Whole:
             return None
         text, alone, partial, reads = stored
         try:
-            run = made_again(text, self.files, self.compile)
+            run = made_again(text, self.files, self.here)
         except Exception:  # it was removed from the cache since the forward was loaded, say
             compiled: Backward | None = self.parts["compile_backward"](strides)
             return compiled
@@ -169,13 +192,13 @@ def _meaning(text: bytes) -> str:
     return ast.dump(ast.Module(ast.parse(text).body[1:], []))
 
 
-def _make_training(text: Mapping[str, Any], files: Files, compile: Compile) -> Callable[..., Any]:
-    whole: Any = _Whole(text, files, compile)
+def _make_training(text: Mapping[str, Any], files: Files, here: Here) -> Callable[..., Any]:
+    whole: Any = _Whole(text, files, here)
     before = torch.is_grad_enabled()
     torch.set_grad_enabled(text["grad"])
     try:
         return training_function(
-            made_again(text["forward"], files, compile),
+            made_again(text["forward"], files, here),
             whole.backward,
             text["results"],
             [
@@ -205,6 +228,15 @@ def _compiled_way(run: Any, parts: Mapping[str, Any], files: Files) -> dict[str,
     return written_program(compiled, files)
 
 
+def _training_within(run: Any) -> Recipe | None:
+    """What the differentiated function is made of that a compiled graph has within; None where it has none."""
+    recipe = recipe_of(run)
+    while recipe is not None and recipe.kind != "training":
+        inner = recipe.parts.get("compiled")
+        recipe = None if inner is None else recipe_of(inner() if recipe.kind == "turns" else inner)
+    return recipe
+
+
 _WRITERS: dict[str, Callable[[Any, Mapping[str, Any], Files], dict[str, Any]]] = {
     "inference": _inference,
     "without gradients": _inner,
@@ -213,11 +245,11 @@ _WRITERS: dict[str, Callable[[Any, Mapping[str, Any], Files], dict[str, Any]]] =
     "training": _training,
     "kernels": written_kernels,
 }
-_MAKERS: dict[str, Callable[[Mapping[str, Any], Files, Compile], Callable[..., Any]]] = {
+_MAKERS: dict[str, Callable[[Mapping[str, Any], Files, Here], Callable[..., Any]]] = {
     "inference": _make_inference,
-    "without gradients": lambda text, files, compile: without_gradients(made_again(text["compiled"], files, compile)),
-    "apart": lambda text, files, compile: apart(made_again(text["compiled"], files, compile), text["pairs"]),
-    "detaching": lambda text, files, compile: detaching(made_again(text["compiled"], files, compile), text["places"]),
+    "without gradients": lambda text, files, here: without_gradients(made_again(text["compiled"], files, here)),
+    "apart": lambda text, files, here: apart(made_again(text["compiled"], files, here), text["pairs"]),
+    "detaching": lambda text, files, here: detaching(made_again(text["compiled"], files, here), text["places"]),
     "training": _make_training,
     "kernels": loaded_kernels,
 }

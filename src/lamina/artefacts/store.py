@@ -23,7 +23,7 @@ from lamina.artefacts.constants import Unstorable
 from lamina.artefacts.documents import Stored, written_driver
 from lamina.artefacts.kernels import Files
 from lamina.artefacts.kind import kind_of_process
-from lamina.artefacts.programs import Compile, made_again, written_program
+from lamina.artefacts.programs import Compile, Here, made_again, written_program
 from lamina.base.decision import Decision
 from lamina.base.recovery import brief
 from lamina.capture.own.reuse.driver import Driver
@@ -85,7 +85,8 @@ class Store:
             with contextlib.suppress(ValueError):  # another thread has it
                 self._candidates.remove(candidate)
             with self._harmless(key):
-                graphs = [made_again(text, files, self.compile) for text in stored.document["graphs"]]
+                here = Here(self.compile, self.record)
+                graphs = [made_again(text, files, here) for text in stored.document["graphs"]]
                 driver = stored.driver(graphs)
                 self.own[name] = key
                 self._tell(key, Decision("capture", self.subject, True, LOADED(count=len(driver.facts.facts))))

@@ -26,7 +26,9 @@ __all__ = [
     "cpu_attention_backward",
     "fresh_symbols_dropped",
     "how_made",
+    "how_made_called",
     "memory_of",
+    "name_of_how_made",
     "note_how_made",
     "set_versions",
     "storage_of",
@@ -137,6 +139,16 @@ def how_made(view: Tensor) -> Any:
     Autograd refuses writes with a gradient to such a view.
     """
     return _get_creation_meta(view)
+
+
+def name_of_how_made(how: Any) -> str:
+    """A name for one of the ways of ``how_made``."""
+    return str(how.name)
+
+
+def how_made_called(name: str) -> Any:
+    """The way of ``how_made`` that has a name. Raises ``KeyError`` where none has."""
+    return CreationMeta.__members__[name]
 
 
 def as_usual(view: Tensor) -> bool:

@@ -16,11 +16,12 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot.errors import raising_assertions
-from lamina.aot.torch_private import autocast_states, forward_of, never_captured
+from lamina.aot.torch_private import autocast_states, never_captured
 from lamina.backends.api import Backend
 from lamina.backends.kernels import is_ours
 from lamina.backends.regions import build_threads, open_cache
 from lamina.base.decision import Decision
+from lamina.base.fx.torch_private import forward_of
 from lamina.base.reasons import Reason
 from lamina.base.recovery import brief
 from lamina.base.torch_private import memory_of, without_bases

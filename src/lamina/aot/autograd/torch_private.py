@@ -36,7 +36,6 @@ __all__ = [
     "only_viewed",
     "results_keep_versions",
     "run_aot_autograd",
-    "running_backward",
     "sequence_number",
     "serve_differentiated",
     "serve_nothing",
@@ -44,7 +43,6 @@ __all__ = [
     "serve_sparse",
     "static_input_indices",
     "torch_partition",
-    "will_be_executed",
     "without_donations",
     "written_inputs",
 ]
@@ -420,5 +418,3 @@ def torch_partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[G
 
 
 # What tells the backward in progress from another, and whether it comes to a node.
-running_backward: Callable[[], int] = torch._C._current_graph_task_id
-will_be_executed: Callable[[Any], bool] = torch._C._will_engine_execute_node

@@ -21,10 +21,12 @@ __all__ = [
     "is_transformed",
     "is_zero_tensor",
     "never_captured",
+    "running_backward",
     "saved_and_changed",
     "saved_tensors",
     "saving_is_hooked",
     "transforms_are_active",
+    "will_be_executed",
     "without_autocast",
 ]
 
@@ -37,6 +39,8 @@ is_zero_tensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
 transforms_are_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
 is_transformed: Callable[[Any], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 has_storage: Callable[[torch.Tensor], bool] = torch._C._has_storage
+running_backward: Callable[[], int] = torch._C._current_graph_task_id
+will_be_executed: Callable[[Any], bool] = torch._C._will_engine_execute_node
 graph_is_kept: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 saving_is_hooked: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
 

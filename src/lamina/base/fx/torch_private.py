@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,19 @@ from torch.fx import graph as code_of_graphs
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
-__all__ = ["DEVICE_OF", "DispatchMode", "autograd_decomposes", "flatten", "graph_module", "unflatten", "write_powers"]
+from lamina.base.recipes import captured
+
+__all__ = [
+    "DEVICE_OF",
+    "DispatchMode",
+    "autograd_decomposes",
+    "calls_of",
+    "flatten",
+    "forward_of",
+    "graph_module",
+    "unflatten",
+    "write_powers",
+]
 
 DEVICE_OF = torch.ops.prim.device.default
 """How a dispatch mode sees the question for a fake tensor's device: not an operation of a graph."""
@@ -67,3 +79,23 @@ def write_powers() -> None:
     """Let the Python code of graphs have powers of negative numbers, which torch writes without parentheses."""
     powers: dict[str, str] = code_of_graphs.magic_methods
     powers["pow"] = _Power("{} ** {}")
+
+
+def forward_of(gm: GraphModule) -> Callable[..., Any]:
+    """The function of a graph, its Python code generated: else the first call is one of the module, which prints."""
+    _LazyGraphModule.force_recompile(gm)
+    return gm.forward
+
+
+def calls_of(gm: GraphModule) -> Callable[..., Any]:
+    """The calls of a graph, which are made one by one; another process can make them too."""
+    forward: Callable[..., Any] | None = None
+
+    def calls(*inputs: Any) -> Any:
+        nonlocal forward
+        if forward is None:
+            forward = forward_of(gm)
+        return forward(*inputs)
+
+    captured(calls, gm, ())
+    return calls

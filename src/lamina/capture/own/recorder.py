@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.overrides import TorchFunctionMode
 
 from lamina.base.drawing import may_draw
+from lamina.base.fx.torch_private import calls_of
 from lamina.base.recipes import captured
 from lamina.capture.own.autocast import Autocast
 from lamina.capture.own.fakes import Fakes, NotHeld, look
@@ -449,7 +450,7 @@ class Recorder(TorchFunctionMode):
             self.regions.keep(key, None)
             return None
         segment.graph.output(tuple(outputs))
-        calls = GraphModule(torch.nn.Module(), segment.graph).forward if segment.writes else None
+        calls = calls_of(GraphModule(torch.nn.Module(), segment.graph)) if segment.writes else None
         families, compiled = self.regions.families, None
         if families is not None:
             compiled = families.compiled(segment, outputs, self.regions.backend)

@@ -10,6 +10,7 @@ import torch
 
 from lamina.base.aliasing import is_elementwise, sets_a_part
 from lamina.base.byte_ranges import span
+from lamina.base.recipes import made_of
 from lamina.base.torch_private import storage_of
 from lamina.capture.own.torch_calls import in_place, name_of
 
@@ -149,6 +150,8 @@ class Writing:
     ) -> None:
         self.compiled, self.calls, self.written, self.pairs = compiled, calls, written, pairs
         self.apart_by_place = apart_by_place
+        parts = {"compiled": compiled, "calls": calls, "written": written, "pairs": pairs}
+        made_of(self, "writing", **parts, apart_by_place=apart_by_place)
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         meeting = may_meet(inputs, self.written, self.apart_by_place)

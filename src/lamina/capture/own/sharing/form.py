@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.recipes import captured
 from lamina.base.torch_private import storage_of
 from lamina.capture.own.segment import Examples, Segment, inputs_first
 from lamina.capture.own.sharing.outline import Outline, with_numbers
@@ -128,6 +129,7 @@ class Form:
         """Have the graph compiled; backwards that are compiled later may rest on nothing more than it does."""
         with torch.set_grad_enabled(self.grad), self.open(), compiling(self.symbols.mode):
             self.run = backend(self.gm, [*self.given, *self.fakes])
+        captured(self.run, self.gm, [*self.given, *self.fakes])
         self.symbols.settle()
 
     def fixed(self) -> set[int]:
@@ -181,7 +183,7 @@ def _looks(gm: GraphModule) -> list[tuple[Any, tuple[Any, ...], int]]:
     return found
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Bound:
     """A ``form`` with the integers of one graph."""
 
