@@ -120,6 +120,9 @@ def program(x):
     try: return x * f()
     except ValueError: return x - 1
 """
+PROGRAMS["a cache whose function raises"] = (
+    RAISING, "pass", "bad = True; f.cache_clear()", "pass", "bad = False", "pass",
+)  # fmt: skip
 
 
 def _world(text: str) -> ModuleType:
@@ -145,10 +148,9 @@ def _world_of_others(monkeypatch):
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("program", [*PROGRAMS, "a cache whose function raises"])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_calls_of_one_process(program: str, machine: str) -> None:
-    raising = (RAISING, "pass", "bad = True; f.cache_clear()", "pass", "bad = False", "pass")
-    text, *changes = PROGRAMS.get(program, raising)
+    text, *changes = PROGRAMS[program]
     eager, own = (), ()
     for compiled in (False, True):
         world = _world(text)

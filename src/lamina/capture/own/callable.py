@@ -19,6 +19,7 @@ from lamina.capture.own.frame import MISSING
 from lamina.capture.own.guards.library import Library
 from lamina.capture.own.reuse.conditions import Names
 from lamina.capture.own.reuse.driver import Driver, Miss, cannot_tell
+from lamina.capture.own.reuse.kinds import errors_kept
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.torch_private import in_ordinary_state, seen_by_dynamo
 from lamina.capture.printed_name import name_compiled
@@ -157,9 +158,11 @@ class _Entry:
         if compiling_is_switched_off(self.disabled):
             return self._by_python(SWITCHED_OFF, args, kwargs)
         found = self.versions.run(args, kwargs)
-        if found is MISSING:
+        if found is not MISSING:
+            return found
+        with errors_kept():
             found = self._stored(args, kwargs)
-        return self._interpreted(args, kwargs) if found is MISSING else found
+            return self._interpreted(args, kwargs) if found is MISSING else found
 
     def uncompiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call gives under a stance in which nothing is compiled."""

@@ -10,7 +10,7 @@ import torch
 from lamina.capture.own.reuse.driver import state_of_torch
 from lamina.capture.own.reuse.facts import Place, is_settled
 from lamina.capture.own.reuse.holding import holds, values_of
-from lamina.capture.own.reuse.kinds import Remembered
+from lamina.capture.own.reuse.kinds import Remembered, raised_before
 from lamina.capture.own.reuse.trace import DICTS, Trace
 
 __all__ = ["Caches"]
@@ -58,7 +58,10 @@ class Caches:
         trace = self.trace
         place = trace.place_of(function)
         misses = function.cache_info().misses
+        before = raised_before(function, args, kwargs)
         try:
+            if before is not None:
+                raise before
             found = unrecorded(function, args, kwargs)
         except BaseException:
             trace.end("a function with a cache raises, which it does not remember")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["IsA", "Remembered"]
+__all__ = ["IsA", "Remembered", "errors_kept", "raised_before"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,8 @@ class Remembered:
     Raises ``LookupError`` where that is not remembered: the function is not run then, since it may change what was
     asked before, and be run again by the program. Where ``computes``, as for a call that another process has stored, it
     is run once for each key that is not remembered, if it was run ``early`` then: in the state of torch in which the
-    call began, and before anything was written to. ``computed`` counts that.
+    call began, and before anything was written to. ``computed`` counts that. What it raises then is kept, so that the
+    program, which comes to that call, gets it without a second run.
     """
 
     def __init__(self, function: Any, names: tuple[str, ...], early: bool, computes: bool = False) -> None:
@@ -54,18 +58,63 @@ class Remembered:
             full = info.maxsize is not None and info.currsize >= info.maxsize
             if full or key in self._asked or not (self.early and self.computes):
                 raise LookupError(f"{self.__name__} does not remember what it gave")
-            self.computed += 1
+            return self._computed(key, given, named)
         if self.computes:
             self._asked.add(key)
         return self.function(*given, **named)
 
+    def _computed(self, key: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """What the function gives where it has to compute that."""
+        self._asked.add(key)
+        kept = _ERRORS.kept
+        if (id(self.function), key) in kept:
+            raise LookupError(f"{self.__name__} has raised for that in this call")
+        self.computed += 1
+        try:
+            return self.function(*given, **named)
+        except Exception as error:
+            within = error.__traceback__
+            kept[id(self.function), key] = error.with_traceback(within.tb_next if within is not None else None)
+            raise
+
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The key of the cache that a call's entry has."""
-        typed = self.function.cache_parameters()["typed"]
-        if not typed and not kwargs and len(args) == 1 and type(args[0]) in (int, str):
-            return args[0]
-        marked = (self._mark, *(part for item in kwargs.items() for part in item)) if kwargs else ()
-        return *args, *marked, *(map(type, (*args, *kwargs.values())) if typed else ())
+        return _key_of(self.function, self._mark, args, kwargs)
+
+
+def _key_of(function: Any, mark: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The key of the cache of a ``function`` that a call's entry has, with the ``mark`` that stands before names."""
+    typed = function.cache_parameters()["typed"]
+    if not typed and not kwargs and len(args) == 1 and type(args[0]) in (int, str):
+        return args[0]
+    marked = (mark, *(part for item in kwargs.items() for part in item)) if kwargs else ()
+    return *args, *marked, *(map(type, (*args, *kwargs.values())) if typed else ())
+
+
+class _Errors(threading.local):
+    """What functions with a cache have raised in this thread when they were asked before a call."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Any, Exception] = {}
+
+
+_ERRORS = _Errors()
+
+
+@contextlib.contextmanager
+def errors_kept() -> Iterator[None]:
+    """One call of a compiled callable, which what was raised before it belongs to."""
+    before, _ERRORS.kept = _ERRORS.kept, {}
+    try:
+        yield
+    finally:
+        _ERRORS.kept = before
+
+
+def raised_before(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
+    """What a function with a cache raised when it was asked before this call; its own the next time."""
+    if not _ERRORS.kept:
+        return None
+    return _ERRORS.kept.pop((id(function), _key_of(function, _cache_of(function)[1], args, kwargs)), None)
 
 
 def _cache_of(function: Any) -> tuple[dict[Any, Any] | None, Any]:
