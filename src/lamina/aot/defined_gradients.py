@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 
 from lamina.aot.autograd.torch_private import node_class, serve_nothing, serve_saved, serve_sparse
 from lamina.aot.backwards import Boxed
-from lamina.aot.eager_history import Again
+from lamina.aot.engine.again import Again
 from lamina.aot.engine.torch_private import saved_and_changed, saved_tensors
 from lamina.aot.torch_private import graph_is_kept, never_captured
 from lamina.aot.undefined_gradients import without_undefined, without_unread

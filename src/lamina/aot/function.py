@@ -30,7 +30,7 @@ from lamina.errors import DoubleBackward
 
 if TYPE_CHECKING:
     from lamina.aot.differentiable import Rerun
-    from lamina.aot.eager_history import Again, Kept
+    from lamina.aot.engine.again import Again, Kept
 
 __all__ = [
     "apart",

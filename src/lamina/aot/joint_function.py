@@ -11,7 +11,8 @@ from torch.fx import GraphModule
 from lamina.aot.backwards import Backward, Boxed, CompileBackward, Strides, Tangent
 from lamina.aot.captured import Captured
 from lamina.aot.differentiable import Rerun
-from lamina.aot.eager_history import Again, held_by_eager
+from lamina.aot.eager_history import held_by_eager
+from lamina.aot.engine.again import Again
 from lamina.aot.function import inference_function, training_function
 from lamina.aot.graph_compiler import GraphCompiler, role
 from lamina.aot.joint_tracing import JointGraph

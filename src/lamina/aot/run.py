@@ -24,7 +24,8 @@ from lamina.aot.backward_operands import mark_backward_operands
 from lamina.aot.calls import Unsuitable
 from lamina.aot.captured import Captured, Differentiated
 from lamina.aot.eager import eager_is_best
-from lamina.aot.eager_history import Again, held_by_eager, reach_in_eager
+from lamina.aot.eager_history import held_by_eager, reach_in_eager
+from lamina.aot.engine.again import Again
 from lamina.aot.function import refusing
 from lamina.aot.graph_compiler import GraphCompiler, device_of
 from lamina.aot.joint_tracing import JointGraph, trace_joint

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from lamina.aot.backwards import Backward, Boxed, Strides, Tangent
+from lamina.aot.engine.again import Again, Held
 from lamina.aot.engine.inputs import Inputs
 from lamina.aot.function import apart, detaching, inference_function, training_function, without_gradients
+from lamina.aot.notes import Notes
 from lamina.artefacts.around import AROUND, written_around
 from lamina.artefacts.constants import Unstorable, read_constant, written_constant
 from lamina.artefacts.graphs import compiled_again, written_graph
@@ -114,7 +116,13 @@ def _training(run: Any, parts: Mapping[str, Any], files: Files) -> dict[str, Any
         "name": [parts["name"], parts["where"]],
         "grad": parts["grad"],
         "graph": files.later(functools.partial(written_graph, *captured)),
+        "held": _held(parts["again"].known),
     }
+
+
+def _held(known: tuple[Held | None] | None) -> list[Any] | None:
+    """What eager's history holds behind each result, if that was asked for."""
+    return known and [known[0] and [sorted(nodes) for nodes in known[0]]]
 
 
 def _tangent(tangent: Tangent) -> list[Any]:
@@ -176,12 +184,13 @@ class _Whole:
             return compiled
         return Backward(run, alone, partial, None if reads is None else tuple(reads))
 
-    def refused(self, ctx: Any, there: Any) -> bool:
-        refused: bool = self.parts["again"].refused(ctx, there)
-        return refused
-
-    def goes(self, ctx: Any, there: Any, first: bool) -> None:
-        self.parts["again"].goes(ctx, there, first)
+    def held(self) -> Held | None:
+        """What eager's history holds, as it was stored or as it is found now."""
+        known: Any = self.text["held"]
+        if known is None:
+            found: Held | None = self.parts["again"].held()
+            return found
+        return known[0] and tuple(map(frozenset, known[0]))
 
     def gradients(self, *given: Any, **how: Any) -> Any:
         return self.parts["rerun"].gradients(*given, **how)
@@ -194,6 +203,7 @@ def _meaning(text: bytes) -> str:
 
 def _make_training(text: Mapping[str, Any], files: Files, here: Here) -> Callable[..., Any]:
     whole: Any = _Whole(text, files, here)
+    notes = Notes(here.record, text["name"][0])
     before = torch.is_grad_enabled()
     torch.set_grad_enabled(text["grad"])
     try:
@@ -208,7 +218,7 @@ def _make_training(text: Mapping[str, Any], files: Files, here: Here) -> Callabl
             ],
             [of if of is None else frozenset(of) for of in text["tangents_of"]],
             text["mutated"],
-            again=whole,
+            again=Again(whole.held, notes),
             rerun=whole,
             name=text["name"][0],
             where=text["name"][1],
