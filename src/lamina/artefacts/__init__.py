@@ -7,6 +7,7 @@
 - ``graphs.py``: captured graphs as JSON;
 - ``kernels.py``: host programs and kernels as files;
 - ``programs.py``: compiled graphs as JSON with files;
+- ``around.py``: what goes around them, the same way;
 - ``kind.py``: machine and versions;
 - ``store.py``: the entries in the cache;
 - ``front.py``: ``lamina.compile``;

@@ -23,6 +23,8 @@ from types import (
 )
 from typing import Any
 
+from torch.backends import PropModule
+
 from lamina.artefacts.code import code_digest
 from lamina.artefacts.constants import Unstorable, read_constant, written_constant
 from lamina.artefacts.torch_private import HIDDEN
@@ -60,6 +62,8 @@ def _reached(module: str, path: str) -> Any:
         raise LookupError(f"module {module} is not loaded")
     for part in path.split("."):
         space = vars(found)
+        if part not in space and isinstance(found, PropModule):  # what torch puts in a module's place
+            space = vars(space["m"])
         if part not in space:
             raise LookupError(f"{module} has no {path}")
         found = space[part]

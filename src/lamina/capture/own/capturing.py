@@ -17,6 +17,7 @@ from types import (
 from typing import Any
 
 import torch
+from torch.overrides import has_torch_function
 
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.base.torch_names.torch_private import CONTEXTLIB, DISPATCHERS
@@ -60,6 +61,7 @@ _METHODS: dict[Callable[..., Any], str] = {
 }
 """Operators that are one method of their first operand, by the functions that they are."""
 _KNOWN_CLASSES = frozenset((type(MISSING), Pending, torch.Tensor, torch.nn.Parameter, torch.Size))
+_TENSORS = (Pending, torch.Tensor, torch.nn.Parameter)
 _PLAIN = (object, dict, list, tuple, set, int, float, str)
 """Classes of C's whose ``__getattribute__`` is that of ``object``."""
 _IDENTITY = (operator.is_, operator.is_not)
@@ -192,6 +194,8 @@ class CapturingWorld(PlainWorld):
             return self._set(function.__self__, *args, plainly=function)
         if reads_plainly(function) and len(args) == 1 and type(args[0]) is str:
             return self.plainly(function.__self__, args[0])
+        if function is has_torch_function and len(args) == 1 and are_tensors(args[0]):
+            return False
         return MISSING
 
     def _got(self, function: Any, value: Any, name: str, *default: Any) -> Any:
@@ -297,6 +301,11 @@ class _Length:
 
     def __len__(self) -> Any:
         return self.found
+
+
+def are_tensors(values: Any) -> bool:
+    """Whether all of a tuple or list are tensors of torch's own classes."""
+    return type(values) in (list, tuple) and all(type(value) in _TENSORS for value in values)
 
 
 def reads_plainly(function: Any) -> bool:

@@ -16,7 +16,7 @@ import torch
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, KEYS, asks, calls_back, method_asks
 from lamina.capture.own.module_init.torch_private import module_to_initialise
-from lamina.capture.own.torch_private import DEVICE_QUERIES, STATE_QUERIES, overridable
+from lamina.capture.own.torch_private import DEVICE_QUERIES, LAYERS, STATE_QUERIES, overridable
 
 __all__ = [
     "CACHED",
@@ -80,7 +80,7 @@ KEEPING = frozenset(map(id, (list, tuple)))
 @cache
 def seen_by_modes() -> frozenset[int]:
     """Identities of the functions of torch's that function modes see."""
-    return overridable()
+    return overridable() | {id(layer) for layer in LAYERS}
 
 
 def is_seen(function: Any, args: tuple[Any, ...] = ()) -> bool:

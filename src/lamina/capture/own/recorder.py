@@ -22,6 +22,7 @@ from lamina.base.recipes import captured
 from lamina.capture.own.autocast import Autocast
 from lamina.capture.own.fakes import Fakes, NotHeld, look
 from lamina.capture.own.frame import Unhandled
+from lamina.capture.own.fused_layers import layer_of
 from lamina.capture.own.nested import flat, frozen, mapped, tensors
 from lamina.capture.own.pending import Pending, lost, pending
 from lamina.capture.own.places import by_interpreter
@@ -46,6 +47,7 @@ from lamina.capture.own.torch_calls import (
     target_of,
 )
 from lamina.capture.own.torch_private import (
+    LAYERS,
     SET_GRAD,
     as_plain_tensors,
     autocast_states,
@@ -143,7 +145,8 @@ class Recorder(TorchFunctionMode):
             func, args, kwargs = self._with_numbers(func, args, kwargs)
         self.cause = ""
         if recordable(func, args, kwargs, Pending) and by_interpreter(sys._getframe(1), _TORCH):
-            found = self._recorded(func, args, kwargs)
+            layer = layer_of(func, args, mapped(args, _looks)) if func in LAYERS and not kwargs else None
+            found = self._recorded(func, args, kwargs) if layer is None else self._by_calls(layer)
             if found is not None:
                 return found[0]
         self.end(name or str(func), always=True, cause=self.cause or cause_of_operands(flat((args, kwargs))))
@@ -155,6 +158,20 @@ class Recorder(TorchFunctionMode):
             return found
         self.escaped(name)
         return func(*args, **kwargs)
+
+    def _by_calls(self, layer: Callable[[Callable[..., Any]], Any]) -> tuple[Any] | None:
+        """What a layer gives whose calls the graph holds; None if it cannot hold one of them."""
+
+        def call(func: Any, *args: Any) -> Any:
+            found = self._recorded(func, args, {})
+            if found is None:
+                raise NotHeld(self.cause)
+            return found[0]
+
+        try:
+            return (layer(call),)
+        except NotHeld:
+            return None
 
     def _pin(self, *values: Any) -> None:
         """What the call does rests on the numbers among ``values`` that it has learnt."""

@@ -31,6 +31,7 @@ from lamina.capture.compiled_before.torch_private import marked
 
 __all__ = [
     "DEVICE_QUERIES",
+    "LAYERS",
     "MARK",
     "SETTINGS",
     "SET_GRAD",
@@ -64,6 +65,12 @@ __all__ = [
 
 SET_GRAD: Callable[[bool], None] = torch._C._set_grad_enabled
 """What switches the grad mode, which function modes see."""
+
+LAYERS: dict[Any, str] = {
+    torch._transformer_encoder_layer_fwd: "encoder layer",
+    torch._native_multi_head_attention: "attention",
+}
+"""Functions that compute a whole layer where no gradient is wanted."""
 
 as_plain_tensors = torch._C.DisableTorchFunctionSubclass
 """A context in which operations see no class of a tensor's."""

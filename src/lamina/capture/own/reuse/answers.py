@@ -7,7 +7,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from torch.overrides import has_torch_function
+
 from lamina.base.class_flags import MADE_BY_PYTHON
+from lamina.capture.own.capturing import are_tensors
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.importing import absolute, is_loaded
 from lamina.capture.own.natives import is_member
@@ -91,11 +94,22 @@ def _imported(attributes: Attributes, *args: Any) -> Any:
     return modules[-1] if wanted or level else modules[0]
 
 
+def _has_torch_function(attributes: Attributes, *args: Any) -> Any:
+    """Whether a tensor has a class of its own, or there is a mode: not in a call whose facts hold."""
+    if len(args) != 1 or attributes.trace.place_of(args[0]) is not None or not are_tensors(args[0]):
+        return MISSING
+    for value in args[0]:
+        if (place := attributes.trace.place_of(value)) is not None:
+            attributes.trace.note("type", (place,), type(value))
+    return False
+
+
 ANSWERS: dict[int, Callable[..., Any]] = {
     id(callable): _callable_of,
     id(str): _text_of,
     id(repr): _text_of,
     id(builtins.__import__): _imported,
     id(sys.getrecursionlimit): _told(sys.getrecursionlimit),
+    id(has_torch_function): _has_torch_function,
 }
 """Answers by the identities of functions; each gives ``MISSING`` for a call that it does not answer."""

@@ -240,7 +240,8 @@ class Attributes:
                 return self._by_fallback(value, name)
         if name == "__class__":
             return self._class_of(value)
-        if reader not in _USUAL or not self._has_plain_dict(kind):
+        of_module = reader is ModuleType.__getattribute__
+        if (reader not in _USUAL and not of_module) or not self._has_plain_dict(kind):
             trace.end(f"attributes of {kind.__qualname__} are found in a way of its own")
             return self.otherwise(value, name)
         try:
@@ -251,6 +252,9 @@ class Attributes:
             found = MISSING
         if found is not MISSING:
             return found
+        if of_module:  # which asks a __getattr__ of the module's own first
+            trace.end(f"attribute {name} of a {kind.__qualname__} is computed")
+            return self.otherwise(value, name)
         other = trace.class_entry(kind, "__getattr__")
         if type(other) is FunctionType and (self.enters(other) or trace.ended is not None):
             return self.interpret(other, value, name)

@@ -195,6 +195,32 @@ class Calls:
             return type(keys) is range or (self.walked(keys) and all(map(self.known, self._parts((keys,)))))
         return owner in (int, float, str, bytes) and all(map(self.known, given))
 
+    def told_apart(self, container: Any, value: Any) -> bool:
+        """Whether it is known what decides that an object is in a container that the call has made: which it is.
+
+        Objects from outside that are not the same one are noted to be apart.
+        """
+        trace = self.trace
+        if trace.place_of(container) is not None or id(container) in trace.containers:
+            return False
+        if not all(is_settled(one) or self._is_told_by_itself(one) for one in (value, *container)):
+            return False
+        place = trace.place_of(value)
+        for other in container if place is not None else ():
+            at = trace.place_of(other)
+            if at is not None and other is not value and at.number != place.number:
+                trace.note("apart", (place, at), None)
+        return True
+
+    def _is_told_by_itself(self, value: Any) -> bool:
+        """Whether an object that is known, of a class of Python's, equals no other, whatever is in it."""
+        kind = type(value)
+        if self.trace.place_of(value) is None and not self.trace.is_made(value):
+            return False
+        if not kind.__flags__ & MADE_BY_PYTHON or type(kind) is not type or kind in TENSORS or kind is Pending:
+            return False
+        return all(self.trace.class_entry(kind, name) is vars(object)[name] for name in ("__hash__", "__eq__"))
+
     def _of_made(self, owner: Any, name: str, given: tuple[Any, ...]) -> bool:
         """Methods of a container that the call has made, or of a constant."""
         if type(owner) is list and name in ("append", "insert", "pop", "clear", "copy", "reverse"):
@@ -203,6 +229,8 @@ class Calls:
             return True
         if type(owner) in DICTS and name in ("get", "pop", "setdefault"):
             return bool(given) and is_settled(given[0])
+        if type(owner) is set and name in ("add", "discard") and len(given) == 1:
+            return self.told_apart(owner, given[0])
         if name in ("extend", "update"):
             return all(self.walked(value) for value in given) and not isinstance(owner, set)
         return all(map(self.known, given)) and (is_settled(owner) or self.known(owner))

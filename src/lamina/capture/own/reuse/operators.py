@@ -37,6 +37,7 @@ _METHODS = {
 _IDENTITY = (operator.is_, operator.is_not)
 _NUMBERS = (int, float, bool, complex, slice, type(None), type(...))
 _SINGLE = (type(None), bool, type(...))
+_HOLDERS = (list, tuple, set, frozenset)
 
 
 class Operators:
@@ -67,6 +68,8 @@ class Operators:
             return self._truth(first)
         if type(first).__flags__ & MADE_BY_PYTHON:
             return self._by_method(function, operands)
+        if function is operator.contains and type(first) in _HOLDERS and self.calls.told_apart(first, operands[1]):
+            return MISSING
         self._by_walking(function, operands)
         return MISSING
 
