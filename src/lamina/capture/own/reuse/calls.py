@@ -206,10 +206,11 @@ class Calls:
         if not all(is_settled(one) or self._is_told_by_itself(one) for one in (value, *container)):
             return False
         place = trace.place_of(value)
-        for other in container if place is not None else ():
-            at = trace.place_of(other)
-            if at is not None and other is not value and at.number != place.number:
-                trace.note("apart", (place, at), None)
+        if place is not None:
+            for other in container:
+                at = trace.place_of(other)
+                if at is not None and other is not value and at.number != place.number:
+                    trace.note("apart", (place, at), None)
         return True
 
     def _is_told_by_itself(self, value: Any) -> bool:
