@@ -157,3 +157,23 @@ def test_a_stored_training_step_writes_statistics(cache: Path) -> None:
     compiled = _compiled(model, cache)
     torch.testing.assert_close(outcome(compiled, model), outcome(other, other), rtol=1e-3, atol=1e-5)
     _check_loaded(compiled)
+
+
+def _sized(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    attended = torch.softmax(x @ y.t(), -1) @ y
+    return attended.reshape(-1), x.mean(0) + y[-1], x * x.shape[0]
+
+
+def test_calls_of_other_sizes_are_stored(cache: Path) -> None:
+    def call(compiled: Callable[..., Any], size: int) -> Any:
+        memory = torch.linspace(-1.0, 1.0, 4 * size + 4)
+        return compiled(memory[: 4 * size].view(size, 4), memory.view(size + 1, 4).cos())
+
+    sizes = (5, 7, 9, 1, 2)
+    compiled = _loaded(_sized, cache, lambda own: [call(own, size) for size in sizes])
+    for size in (9, 1, 5, 2, 7, 9):
+        torch.testing.assert_close(call(compiled, size), call(_sized, size))
+    decisions = compiled.record.decisions("capture")
+    assert [d.reason.code for d in decisions].count(LOADED.number) == len(sizes)
+    assert not compiled.record.decisions("joint tracing")
+    torch.testing.assert_close(call(compiled, 12), call(_sized, 12))  # which nobody has stored

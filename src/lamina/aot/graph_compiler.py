@@ -85,6 +85,8 @@ class GraphCompiler:
         """Whether there is a graph that saves something for a backward."""
         self.static_names: frozenset[str] = frozenset()
         self.static: frozenset[int] | None = None
+        self.inference: Boxed | None = None
+        """The graph without gradients that AOTAutograd had compiled."""
         self.written: tuple[int, ...] = ()
         """Places of the inputs that the graph writes to."""
         self.results = 0
@@ -123,7 +125,8 @@ class GraphCompiler:
         self.begun, start = True, time.perf_counter()
         gm = self.prepared(self.marked(gm))
         self.seconds += time.perf_counter() - start
-        return self.compiled("inference", gm, example_inputs)
+        self.inference = self.compiled("inference", gm, example_inputs)
+        return self.inference
 
     def compiled(self, kind: str, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """A graph of ``kind`` as a callable."""

@@ -14,6 +14,7 @@ from lamina.aot.autograd.torch_private import (
     Applied,
     differentiable_places,
     history_of_results,
+    only_computes,
     only_viewed,
     run_aot_autograd,
     serve_differentiated,
@@ -40,6 +41,7 @@ from lamina.aot.state import undone, without_history
 from lamina.aot.taken_apart import TakenApart
 from lamina.aot.torch_private import asks_for_another_capture, is_leaf
 from lamina.base.reasons import Reason
+from lamina.base.recipes import made_of
 from lamina.base.recovery import brief, raised_within
 from lamina.base.symbolic.environment.torch_private import SizesTakeTooLong, questions_limited
 from lamina.base.symbolic.torch_private import DataDependentGuard
@@ -126,6 +128,8 @@ def through_autograd(captured: Captured, decompositions: Decompositions, graphs:
     has = [g or i in kept for i, g in enumerate(graphs.reached)]
     outside = _without_gradient(captured, has) if any(graphs.reached) else ()
     notes.record.add(notes.name, "aot", time.perf_counter() - graphs.start - graphs.seconds)
+    if graphs.inference is not None and not graphs.saves and only_computes(len(example_inputs)):
+        made_of(compiled, "inference", compiled=graphs.inference, mutated=(), trained=torch.is_grad_enabled())
     if graphs.saves:
         compiled = without_history(compiled, gm.forward if captured.by_hand else undone(gm))
     return Differentiated(compiled, graphs.written, outside, autograd.written_with_history)

@@ -94,10 +94,8 @@ class Files:
 
 
 def _is_varying(value: Any) -> bool:
-    """Whether ``value`` is a number that differs from call to call, or a tensor of such sizes."""
-    if isinstance(value, torch.Tensor):
-        return any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride()))
-    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+    """Whether ``value`` is a number that differs from call to call, and no integer, which kernels take as it is."""
+    return isinstance(value, (torch.SymFloat, torch.SymBool))
 
 
 def written_kernels(run: Any, parts: Mapping[str, Any], files: Files) -> dict[str, Any]:

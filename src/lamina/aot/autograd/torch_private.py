@@ -20,6 +20,7 @@ from torch._functorch._aot_autograd.descriptors import (
     PlainAOTOutput,
 )
 from torch._functorch._aot_autograd.runtime_wrappers import RuntimeWrapper
+from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.fx import GraphModule
@@ -33,6 +34,7 @@ __all__ = [
     "differentiable_places",
     "history_of_results",
     "node_class",
+    "only_computes",
     "only_viewed",
     "results_keep_versions",
     "run_aot_autograd",
@@ -212,6 +214,23 @@ def written_inputs(count: int) -> tuple[int, ...]:
         return tuple(range(count))
     places = tuple(i for i, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata)
     return places if len(metadata.input_info) == count or not places else tuple(range(count))
+
+
+def only_computes(count: int) -> bool:
+    """Whether what AOTAutograd has just compiled, of ``count`` inputs and without gradients, is its graph as it stands.
+
+    No input is written to, each result is a tensor of its own, and no mode is switched.
+    """
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None or len(metadata.input_info) != count or torch._C._is_any_autocast_enabled():
+        return False
+    if metadata.num_intermediate_bases or metadata.grad_enabled_mutation is not None or metadata.tokens:
+        return False
+    if any(info.mutates_data or info.mutates_metadata for info in metadata.input_info):
+        return False
+    plain = all(type(one) is PlainTensorMeta for one in metadata.subclass_inp_meta)
+    return plain and all(info.output_type is OutputType.non_alias for info in metadata.output_info)
 
 
 def results_keep_versions() -> None:

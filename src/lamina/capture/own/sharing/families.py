@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
+from lamina.base.recipes import made_of
 from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.segment import Segment
 from lamina.capture.own.sharing.form import Bound, Form
@@ -153,5 +154,6 @@ def _bound(form: Form, segment: Segment, numbers: tuple[int, ...]) -> Bound | No
     values = form.values(numbers)
     with contextlib.suppress(Exception):
         if values is not None and form.does_the_same(segment, values):
-            return Bound(form, values)
+            bound = Bound(form, values)
+            return bound if form.run is None else made_of(bound, "with numbers", compiled=form.run, values=values)
     return None
