@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import lamina
+from lamina.artefacts import store
 from lamina.artefacts.front import stored_calls
 from lamina.capture.reasons import LOADED
 from tests.aot import test_dependent_results as dependent
@@ -177,3 +178,31 @@ def test_calls_of_other_sizes_are_stored(cache: Path) -> None:
     assert [d.reason.code for d in decisions].count(LOADED.number) == len(sizes)
     assert not compiled.record.decisions("joint tracing")
     torch.testing.assert_close(call(compiled, 12), call(_sized, 12))  # which nobody has stored
+
+
+def test_a_process_stores_some_of_many_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_KEPT", 2)
+    compiled = _compiled(_apart, tmp_path)
+    for size in (2, 3, 4, 5):
+        compiled(torch.ones(size), torch.ones(size))
+    found = stored_calls(compiled)
+    assert found is not None
+    found.keep()
+    assert len(found.own) == 2
+    assert [*found.refused] == ["2 of them are stored already"]
+
+
+def test_static_caches_are_written_to_by_stored_calls(cache: Path) -> None:
+    """A write by an index, which is an operator of ATen's among the calls that are made one by one."""
+
+    def program(kept: Tensor, new: Tensor, at: Tensor) -> Tensor:
+        kept.index_copy_(1, at, new)
+        return torch.softmax(kept, 1) * 2
+
+    def outcome(call: Callable[..., Any]) -> list[Tensor]:
+        kept = torch.linspace(0.0, 1.0, 24).view(2, 6, 2)
+        return [call(kept, torch.ones(2, 2, 2), torch.tensor([1, 4])), kept]
+
+    compiled = _loaded(program, cache, outcome)
+    torch.testing.assert_close(outcome(compiled), outcome(program))
+    _check_loaded(compiled)

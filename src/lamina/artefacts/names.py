@@ -23,12 +23,14 @@ from types import (
 )
 from typing import Any
 
+import torch
 from torch.backends import PropModule
 
 from lamina.artefacts.code import code_digest
 from lamina.artefacts.constants import Unstorable, read_constant, written_constant
 from lamina.artefacts.torch_private import HIDDEN
 from lamina.base.class_flags import MADE_BY_PYTHON
+from lamina.base.torch_private import OpOverload
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.kinds import IsA, Remembered
 
@@ -220,6 +222,24 @@ def _read_cached(module: str, path: str, *parts: Any) -> Any:
     return found
 
 
+# Operators.
+
+
+def _operator_name(operator: OpOverload) -> list[Any]:
+    space, _, name = str(operator.name()).partition("::")
+    if space not in ("aten", "prims"):
+        raise Unstorable(f"the operator {space}::{name}")
+    packet = name.partition(".")[0]
+    return ["operator", space, packet, str(operator).rpartition(".")[2], str(operator.name())]
+
+
+def _read_operator(space: str, packet: str, overload: str, name: str) -> Any:
+    found = getattr(getattr(getattr(torch.ops, space), packet), overload)
+    if type(found) is not OpOverload or str(found.name()) != name:
+        raise LookupError(f"operator {name} is another one")
+    return found
+
+
 # All of them.
 
 
@@ -269,6 +289,7 @@ _WRITERS: tuple[tuple[Any, Any], ...] = (
     (FunctionType, _function_name),
     (BuiltinFunctionType, _builtin_name),
     (_ENTRIES, _entry_name),
+    (OpOverload, _operator_name),
     (IsA, lambda asks: ["instance of", *_class_parts(asks.kind)]),
     (_CACHED, _cached_name),
     (Remembered, lambda asks: ["remembered", list(asks.names), asks.early, *_cached_name(asks.function)[1:]]),
@@ -318,5 +339,6 @@ _READERS: dict[str, Any] = {
     "builtin": _read_builtin,
     "method of class": _read_class_method,
     "entry": _read_entry,
+    "operator": _read_operator,
     "constant": read_constant,
 }

@@ -38,6 +38,8 @@ __all__ = ["Store", "identity", "is_stored"]
 _DOCUMENT = "driver.json"
 _MOST = 16
 """Entries that other processes have stored of one callable, as many as a process looks at."""
+_KEPT = 16
+"""Entries that one process stores of a callable: each length of a generation is a call of its own."""
 
 
 def is_stored(options: Options) -> bool:
@@ -125,7 +127,10 @@ class Store:
 
     def wait(self, driver: Driver) -> None:
         """``driver`` is to be stored, once its graphs have what their first calls compile."""
-        self.waiting.append(driver)
+        if len(self.own) + len(self.waiting) < _KEPT:
+            self.waiting.append(driver)
+        else:
+            self._refuse(f"{_KEPT} of them are stored already")
 
     def left(self) -> None:
         """A call was made of which nothing can be stored."""
