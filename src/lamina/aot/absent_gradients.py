@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import is_inference_mode_enabled
 from torch.fx import GraphModule
 
 from lamina.aot.eager_history import shared_in_eager
-from lamina.aot.torch_private import is_grad_enabled, never_captured, transforms_are_active
-from lamina.aot.watched.torch_private import without_absent
+from lamina.aot.engine.arrivals import called_with_gradients
 from lamina.base.captured import example
 from lamina.base.fx.torch_private import flatten
 
@@ -37,22 +35,7 @@ def hooks_of_arrivals(
         return compiled
     shared = shared_in_eager(gm, example_inputs, places)
 
-    def asking(place: int) -> Callable[[], bool]:
-        return lambda: place in shared()
-
-    asked = {place: asking(place) for place in places}
-
-    def run(*inputs: Any) -> Any:
-        results = compiled(*inputs)
-        if is_inference_mode_enabled() or not is_grad_enabled() or transforms_are_active():
-            return results
-        for place in places:
-            if results[place].grad_fn is not None:
-                without_absent(results[place], asked[place])
-        return results
-
-    never_captured(run)
-    return run
+    return called_with_gradients(compiled, places, shared)
 
 
 def _differentiable(node: torch.fx.Node) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from lamina.aot.engine.arrivals import called_with_gradients
 from lamina.aot.engine.leading import Part, leading
 from lamina.aot.engine.relating import Family, Group, Relations
 from lamina.aot.engine.results import with_numbers, with_places, with_views
@@ -168,6 +169,11 @@ def _make_separated(compiled: Compiled, text: Parts, files: Files, record: Recor
     return separated(compiled, text["candidates"], text["differentiable"], lambda: reach, notes)
 
 
+def _make_arrivals(compiled: Compiled, text: Parts, files: Files, record: Record) -> Compiled:
+    shared = frozenset(text["shared"])
+    return called_with_gradients(compiled, text["places"], lambda: shared)
+
+
 def _with_places(parts: Parts, files: Files) -> dict[str, Any]:
     return {key: list(parts[key]) for key in ("places", "twins", "detached")}
 
@@ -267,6 +273,7 @@ def _make_writing(compiled: Compiled, text: Parts, files: Files, record: Record)
 _WRITERS: dict[str, Callable[[Parts, Files], dict[str, Any]]] = {
     "leading": _leading,
     "related": _related,
+    "hooks of arrivals": lambda parts, files: {"places": list(parts["places"]), "shared": sorted(parts["shared"]())},
     "separated": _separated,
     "with places": _with_places,
     "with views": _with_views,
@@ -282,6 +289,7 @@ _WRITERS: dict[str, Callable[[Parts, Files], dict[str, Any]]] = {
 AROUND: dict[str, Callable[[Compiled, Parts, Files, Record], Compiled]] = {
     "leading": _make_leading,
     "related": _make_related,
+    "hooks of arrivals": _make_arrivals,
     "separated": _make_separated,
     "with places": _make_with_places,
     "with views": _make_with_views,
