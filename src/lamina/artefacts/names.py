@@ -226,16 +226,21 @@ def _read_cached(module: str, path: str, *parts: Any) -> Any:
 
 
 def _operator_name(operator: OpOverload) -> list[Any]:
-    space, _, name = str(operator.name()).partition("::")
+    whole = _of_operator(operator)
+    space, _, name = whole.partition("::")
     if space not in ("aten", "prims"):
         raise Unstorable(f"the operator {space}::{name}")
     packet = name.partition(".")[0]
-    return ["operator", space, packet, str(operator).rpartition(".")[2], str(operator.name())]
+    return ["operator", space, packet, str(operator).rpartition(".")[2], whole]
+
+
+def _of_operator(operator: Any) -> str:
+    return str(operator.name())
 
 
 def _read_operator(space: str, packet: str, overload: str, name: str) -> Any:
     found = getattr(getattr(getattr(torch.ops, space), packet), overload)
-    if type(found) is not OpOverload or str(found.name()) != name:
+    if type(found) is not OpOverload or _of_operator(found) != name:
         raise LookupError(f"operator {name} is another one")
     return found
 

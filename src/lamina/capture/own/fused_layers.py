@@ -20,8 +20,11 @@ __all__ = ["layer_of"]
 Call = Callable[..., Any]
 """Records a call of a function of torch's with the arguments that follow."""
 _DTYPES = (torch.float32, torch.float64)
-_OF_SOURCES, _OF_KEYS = 0, 1
-"""Kinds of masks: of pairs of places in a sequence; of places, for each sequence. Another one is of both."""
+_SPREAD: dict[int | None, Callable[[int, int], tuple[int, ...]]] = {
+    0: lambda rows, length: (1, 1, length, length),
+    1: lambda rows, length: (rows, 1, 1, length),
+}
+"""How masks stand before scores, by their kinds: of pairs of places; of places, for each sequence."""
 
 
 def layer_of(function: Any, args: tuple[Any, ...], looks: tuple[Any, ...]) -> Callable[[Call], Any] | None:
@@ -124,10 +127,8 @@ def _attended(
         scores = call(torch.matmul, scaled, call(torch.transpose, k, -1, -2))
         if mask is not None:
             masked = call(torch.Tensor.to, mask, torch.bool)
-            if kind == _OF_KEYS:
-                masked = call(torch.Tensor.view, masked, rows, 1, 1, length)
-            elif kind == _OF_SOURCES:
-                masked = call(torch.Tensor.view, masked, 1, 1, length, length)
+            if kind in _SPREAD:
+                masked = call(torch.Tensor.view, masked, *_SPREAD[kind](rows, length))
             scores = call(torch.masked_fill, scores, masked, -math.inf)
         of_heads = call(F.softmax, scores, -1)
         found = call(torch.matmul, of_heads, v)

@@ -99,10 +99,14 @@ class Interpreting:
         raised: BaseException | None = None
         with recording(recorder):
             try:
-                result = machine.run(self.target, args, kwargs)
-            except BaseException as error:
-                result, raised = None, error
-            recorder.flush()  # what this raises eager raises before
+                try:
+                    result = machine.run(self.target, args, kwargs)
+                except BaseException as error:
+                    result, raised = None, error
+                recorder.flush()  # what this raises eager raises before
+            except BaseException:
+                recorder.flush()  # the one before has not begun, if there is something left
+                raise
         try:
             self._refuse(recorder)
             if raised is not None:

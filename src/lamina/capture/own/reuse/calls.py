@@ -33,7 +33,7 @@ from lamina.capture.own.reuse.kinds import IsA
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
 from lamina.capture.own.torch_private import SETTINGS, STATE_QUERIES
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "told_apart"]
 
 _DETERMINED = frozenset(map(id, (*STATE_QUERIES, *SETTINGS)))
 """Functions of torch's whose answer the state of torch at the begin of the call decides."""
@@ -195,33 +195,6 @@ class Calls:
             return type(keys) is range or (self.walked(keys) and all(map(self.known, self._parts((keys,)))))
         return owner in (int, float, str, bytes) and all(map(self.known, given))
 
-    def told_apart(self, container: Any, value: Any) -> bool:
-        """Whether it is known what decides that an object is in a container that the call has made: which it is.
-
-        Objects from outside that are not the same one are noted to be apart.
-        """
-        trace = self.trace
-        if trace.place_of(container) is not None or id(container) in trace.containers:
-            return False
-        if not all(is_settled(one) or self._is_told_by_itself(one) for one in (value, *container)):
-            return False
-        place = trace.place_of(value)
-        if place is not None:
-            for other in container:
-                at = trace.place_of(other)
-                if at is not None and other is not value and at.number != place.number:
-                    trace.note("apart", (place, at), None)
-        return True
-
-    def _is_told_by_itself(self, value: Any) -> bool:
-        """Whether an object that is known, of a class of Python's, equals no other, whatever is in it."""
-        kind = type(value)
-        if self.trace.place_of(value) is None and not self.trace.is_made(value):
-            return False
-        if not kind.__flags__ & MADE_BY_PYTHON or type(kind) is not type or kind in TENSORS or kind is Pending:
-            return False
-        return all(self.trace.class_entry(kind, name) is vars(object)[name] for name in ("__hash__", "__eq__"))
-
     def _of_made(self, owner: Any, name: str, given: tuple[Any, ...]) -> bool:
         """Methods of a container that the call has made, or of a constant."""
         if type(owner) is list and name in ("append", "insert", "pop", "clear", "copy", "reverse"):
@@ -231,7 +204,7 @@ class Calls:
         if type(owner) in DICTS and name in ("get", "pop", "setdefault"):
             return bool(given) and is_settled(given[0])
         if type(owner) is set and name in ("add", "discard") and len(given) == 1:
-            return self.told_apart(owner, given[0])
+            return told_apart(self.trace, owner, given[0])
         if name in ("extend", "update"):
             return all(self.walked(value) for value in given) and not isinstance(owner, set)
         return all(map(self.known, given)) and (is_settled(owner) or self.known(owner))
@@ -356,6 +329,34 @@ class Calls:
             return MISSING
         self.trace.length(args[0])
         return len(args[0])
+
+
+def told_apart(trace: Trace, container: Any, value: Any) -> bool:
+    """Whether it is known what decides that an object is in a container that the call has made: which it is.
+
+    Objects from outside that are not the same one are noted to be apart.
+    """
+    if trace.place_of(container) is not None or id(container) in trace.containers:
+        return False
+    if not all(is_settled(one) or _is_told_by_itself(trace, one) for one in (value, *container)):
+        return False
+    place = trace.place_of(value)
+    if place is not None:
+        for other in container:
+            at = trace.place_of(other)
+            if at is not None and other is not value and at.number != place.number:
+                trace.note("apart", (place, at), None)
+    return True
+
+
+def _is_told_by_itself(trace: Trace, value: Any) -> bool:
+    """Whether an object that is known, of a class of Python's, equals no other, whatever is in it."""
+    kind = type(value)
+    if trace.place_of(value) is None and not trace.is_made(value):
+        return False
+    if not kind.__flags__ & MADE_BY_PYTHON or type(kind) is not type or kind in TENSORS or kind is Pending:
+        return False
+    return all(trace.class_entry(kind, name) is vars(object)[name] for name in ("__hash__", "__eq__"))
 
 
 _SPECIAL: dict[int, Callable[..., Any]] = {

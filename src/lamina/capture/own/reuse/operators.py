@@ -13,7 +13,7 @@ from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.base_methods import BaseMethods
-from lamina.capture.own.reuse.calls import Calls
+from lamina.capture.own.reuse.calls import Calls, told_apart
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
 from lamina.capture.own.reuse.values import UNPACKING
@@ -68,7 +68,7 @@ class Operators:
             return self._truth(first)
         if type(first).__flags__ & MADE_BY_PYTHON:
             return self._by_method(function, operands)
-        if function is operator.contains and type(first) in _HOLDERS and self.calls.told_apart(first, operands[1]):
+        if function is operator.contains and type(first) in _HOLDERS and told_apart(trace, first, operands[1]):
             return MISSING
         self._by_walking(function, operands)
         return MISSING
