@@ -102,7 +102,7 @@ SURROUNDINGS = (
     Bug(
         "an input written to beside one that reads it",
         "missing alias",
-        f"{_AOT}/shared_memory.py",
+        f"{_AOT}/engine/serving.py",
         "if start < written_end or (is_written and start < end):",
         "if start < written_end:",
         ("tests/aot/test_shared_memory.py",),
@@ -110,7 +110,7 @@ SURROUNDINGS = (
     Bug(
         "the last element of a tensor takes no memory",
         "off-by-one bound",
-        f"{_AOT}/shared_memory.py",
+        f"{_AOT}/engine/serving.py",
         "return int(last + 1) * tensor.element_size()",
         "return int(last) * tensor.element_size()",
         ("tests/aot/test_shared_memory.py",),
@@ -166,7 +166,7 @@ SURROUNDINGS = (
     Bug(
         "the grad mode that a function leaves",
         "missing mutation",
-        f"{_AOT}/state.py",
+        f"{_AOT}/engine/state.py",
         "        results = compiled(*inputs)\n        SET_GRAD(grad)\n        return results\n",
         "        results = compiled(*inputs)\n        return results\n",
         ("tests/aot/test_state.py",),
