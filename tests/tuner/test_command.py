@@ -20,7 +20,7 @@ def test_the_command_tunes_and_saves_what_load_takes(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)["rows"]
     assert rows[0]["verdict"] == "baseline"
-    assert rows[-1]["verdict"] == "not tried"
+    assert [row["verdict"] for row in rows if row["verdict"] != "unavailable"][-1] == "not tried"
     assert lamina.load(saved, small()).rows[0].verdict == "baseline"
 
 
