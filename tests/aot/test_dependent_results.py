@@ -62,6 +62,14 @@ def _written_between(x: torch.Tensor, y: torch.Tensor) -> Tensors:
     return made, inner.sum() * made
 
 
+def _first_and_written_last(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    made = -x
+    square = (x * y) ** 2
+    gate = F.silu(square)
+    made.add_(gate)
+    return made, square, gate
+
+
 def _without_gradients_inside(x: torch.Tensor, y: torch.Tensor) -> Tensors:
     with torch.no_grad():
         factor = (x * y).sum()
@@ -169,6 +177,7 @@ PROGRAMS: list[Callable[..., Tensors]] = [
     _detached,
     _written_before,
     _written_between,
+    _first_and_written_last,
     _without_gradients_inside,
     _views,
     _views_of_views,

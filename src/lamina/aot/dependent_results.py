@@ -57,14 +57,28 @@ def leading_on(
 def _parts(
     gm: GraphModule, example_inputs: Sequence[Any], written: frozenset[int], with_history: Sequence[int], notes: Notes
 ) -> list[Part]:
-    """A part for each of the results that depend on others, those that come first in the graph first."""
+    """A part for each of the results that depend on others, after those of what it depends on."""
     returned, _ = flatten(gm.graph.output_node().args[0])
     results = _Results(returned, gm, with_history)
     if len(results.places) < 2:
         return []
     calls = _Calls(gm, results, written, notes)
     made = [calls.part(node, example_inputs) for node in gm.graph.nodes if results.is_first(node)]
-    return [part for part in made if part is not None]
+    return _in_order([part for part in made if part is not None])
+
+
+def _in_order(parts: Sequence[Part]) -> list[Part]:
+    """``parts`` with each after those of its others: a result that is written to last may be the first in the graph.
+
+    Two that depend on each other, on what one was before a write, stay as they are.
+    """
+    left, ordered = list(parts), []
+    while left:
+        ahead = {place for part in left for place in part.places}
+        found = next((part for part in left if ahead.isdisjoint(part.others)), left[0])
+        left.remove(found)
+        ordered.append(found)
+    return ordered
 
 
 class _Results:
