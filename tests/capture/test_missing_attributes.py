@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import enum
 import functools
 import os
 import types
@@ -206,3 +207,57 @@ def test_what_is_stored_is_found_without_calling_anything() -> None:
     assert not lacks(torch.nn.Linear(1, 1), "weight")
     assert lacks(Slotted(), "later")
     assert keys_of(Slotted()) == frozenset()
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "own"])
+@pytest.mark.parametrize("made", [lambda: [torch.ones(2), 1], lambda: {0: torch.ones(2), "k": 1}], ids=["list", "dict"])
+def test_what_a_function_did_before_it_asked_for_a_missing_attribute_stays(
+    made: Callable[[], Any], capture: str
+) -> None:
+    def program(value: Any, x: torch.Tensor) -> torch.Tensor:
+        value[0] = x * 2
+        return x + value.absent(1)  # type: ignore[no-any-return]
+
+    compiled = lamina.compile(program, options={"capture": capture})
+    for _ in range(2):
+        value, x = made(), torch.ones(2, requires_grad=True)
+        with pytest.raises(AttributeError, match=f"'{type(value).__name__}' object has no attribute 'absent'"):
+            compiled(value, x)
+        assert torch.equal(value[0], x * 2)
+        assert value[0].requires_grad
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@pytest.mark.parametrize("value", [len, Colour, Plain])
+def test_functions_and_classes_have_no_other_attributes(value: Any) -> None:
+    def program(values: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        values[0] = x * 2
+        return x + value.absent
+
+    values = [X]
+    with pytest.raises(AttributeError, match="absent"):
+        lamina.compile(program)(values, X)
+    assert torch.equal(values[0], X * 2)
+
+
+def test_members_of_an_enumeration_are_attributes() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * Colour.RED.value + len(Colour.__members__) + (0 if Colour.RED is Colour["RED"] else 1)
+
+    assert torch.equal(lamina.compile(program)(X), program(X))
+
+
+@pytest.mark.parametrize("value", [[1.0], (1.0,), {"a": 1.0}, {1.0}, collections.OrderedDict(a=1), frozenset([1])])
+def test_a_missing_attribute_of_pythons_own_kinds_is_caught_by_the_program(value: Any) -> None:
+    def program(value: Any, x: torch.Tensor) -> torch.Tensor:
+        try:
+            return x + value.absent
+        except AttributeError:
+            return x * (
+                2 if hasattr(value, "absent") else len(value) + len(value.copy() if hasattr(value, "copy") else value)
+            )
+
+    assert torch.equal(lamina.compile(program)(value, X), program(value, X))

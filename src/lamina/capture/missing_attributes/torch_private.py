@@ -1,7 +1,8 @@
 """Notes of what a trace asked for and did not find, and the guards on it; names as read in torch 2.11 to 2.13.
 
 Dynamo guards on attributes that it found. Of those that it did not find it guards few: what ``hasattr`` is asked of
-objects and modules of torch.
+objects and modules of torch. Of lists and the like it takes any attribute for one that it does not know, ends the graph
+and asks for it before it brings what the function did to its arguments about: the exception came too early.
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ from __future__ import annotations
 import builtins
 import functools
 from collections.abc import Callable, Sequence
+from enum import EnumMeta
+from types import BuiltinFunctionType
 from typing import Any
 
+from torch._dynamo.exc import raise_observed_exception
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.lists import ListVariable, TupleVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 from torch._guards import Guard, Source
@@ -27,6 +33,8 @@ __all__ = ["missing_attribute_guards", "note_missing_attributes"]
 _KEPT = "lamina_asked_for"
 _OF_ALL: dict[str, Callable[[Any], Any]] = {"__dict__": keys_of, "__dir__": dir}
 """What is asked for by such a name tells of all attributes."""
+_PLAIN: dict[type, type] = {ListVariable: list, TupleVariable: tuple, ConstDictVariable: dict}
+"""Variables of values whose classes are Python's own, which alone say what attributes there are."""
 _ASKING = (builtins.getattr, builtins.hasattr)
 _ASKING_ALL = {builtins.vars: "__dict__", builtins.dir: "__dir__"}
 
@@ -39,6 +47,7 @@ def note_missing_attributes() -> None:
     def load(self: Any, attr: Any) -> None:
         asked = self.stack[-1]
         try:
+            _raise_missing(self, asked, attr)
             load_any(self, attr)
         except Exception:
             _note(self, asked, attr)
@@ -60,6 +69,20 @@ def note_missing_attributes() -> None:
 
     InstructionTranslatorBase._load_attr = load  # type: ignore[method-assign]
     InstructionTranslatorBase.call_function = call  # type: ignore[method-assign]
+
+
+def _raise_missing(tx: Any, asked: Any, name: str) -> None:
+    """Raise the program's ``AttributeError`` in the trace if a value of Python's own kinds has no such attribute."""
+    found = asked.realize() if issubclass(type(asked), LazyVariableTracker) else asked
+    kind, value = _PLAIN.get(type(found)), _value(found)
+    if kind is not None and not (kind is dict and found.user_cls is not dict) and not hasattr(kind, name):
+        raise_observed_exception(AttributeError, tx, args=[f"{kind.__name__!r} object has no attribute {name!r}"])
+    if type(value) is BuiltinFunctionType and lacks(value, name):
+        raise_observed_exception(
+            AttributeError, tx, args=[f"{type(value).__name__!r} object has no attribute {name!r}"]
+        )
+    if type(value) in (type, EnumMeta) and lacks(value, name) and name not in getattr(value, "__members__", ()):
+        raise_observed_exception(AttributeError, tx, args=[f"type object {value.__name__!r} has no attribute {name!r}"])
 
 
 def _is_guarded(asked: Any) -> bool:
