@@ -50,7 +50,8 @@ def test_what_is_left_to_the_library() -> None:
     assert calls(4, 16) == 0
     assert calls(4, 17) == 1
     assert calls(17, 4, dim=0) == 1
-    assert calls(4, 17, values=True) == 1
+    assert calls(4, 32, values=True) == 0
+    assert calls(4, 33, values=True) == 1
     assert calls(32, 4, values=True, dim=0) == 0
     assert calls(33, 4, values=True, dim=0) == 1
     assert calls(4, 8, numerics="eager") == 1
