@@ -33,9 +33,7 @@ def hooks_of_arrivals(
     places = [i for i, one in enumerate(returned) if isinstance(one, torch.fx.Node) and _differentiable(one)]
     if len(places) + len(written) < 2:
         return compiled
-    shared = shared_in_eager(gm, example_inputs, places)
-
-    return called_with_gradients(compiled, places, shared)
+    return called_with_gradients(compiled, places, shared_in_eager(gm, example_inputs, places))
 
 
 def _differentiable(node: torch.fx.Node) -> bool:

@@ -4,7 +4,7 @@ The engine goes through all that is behind a node, and frees it, also for an inp
 that returns the loss of a discriminator on ``fake.detach()`` beside that on ``fake`` would so free the generator's
 history in the first loss's backward. Where an input has a history and not all results depend on it, the region's node
 is taken out of the graph that the engine walks. For the inputs that the same results depend on there is one node
-(``_Inputs``), which leads to these inputs, and for each result one that leads to the nodes of its inputs (``_Result``).
+(``engine.separated``), which leads to these inputs, and for each result one that leads to the nodes of its inputs.
 The first of the inputs' nodes that is reached in a backward asks the region's own node for the gradients of all, once.
 """
 
@@ -28,10 +28,7 @@ def separating(
     find: Callable[[], Reach | None],
     notes: Notes,
 ) -> Callable[..., Any]:
-    """``compiled``, whose ``differentiable`` results lead to those inputs only that they depend on, where it matters.
-
-    It does for inputs with a history, which may be any of the ``candidates``, and is then asked of ``find``.
-    """
+    """``compiled`` with results ``separated``, if there are several and gradients are recorded."""
     if len(differentiable) < 2 or not candidates or not is_grad_enabled():
         return compiled
     return separated(compiled, candidates, differentiable, find, notes)

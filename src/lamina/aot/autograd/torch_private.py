@@ -434,6 +434,3 @@ def torch_partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[G
     with functorch_config.patch(graphsafe_rng_functionalization=False):
         forward, backward = min_cut_rematerialization_partition(joint, inputs, **keywords)
     return forward, backward
-
-
-# What tells the backward in progress from another, and whether it comes to a node.
