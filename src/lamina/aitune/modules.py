@@ -16,6 +16,7 @@ from lamina.aitune.inspection import ModuleInfo
 from lamina.aitune.tune_strategy import MinLatency, TuneStrategy
 from lamina.base.accuracy import tensors
 from lamina.base.reference import mapped
+from lamina.base.torch_names.torch_private import SUBMODULES
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument, LaminaError
 from lamina.runtime.torch_private import version_of
@@ -89,7 +90,7 @@ class Module(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute of the module, unless it is one that this one has itself."""
-        inner = self.__dict__.get("_modules", {}).get("module")
+        inner = self.__dict__.get(SUBMODULES, {}).get("module")
         if inner is None or name == "module" or name in self.__dict__ or hasattr(type(self), name):
             super().__setattr__(name, value)
         else:

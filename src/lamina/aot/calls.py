@@ -14,7 +14,7 @@ from lamina.aot.trace import CallTrace, trace_call
 from lamina.base.aliasing import writes_first
 from lamina.base.fx.torch_private import flatten, unflatten
 from lamina.base.symbolic.torch_private import is_fake
-from lamina.base.torch_private import HigherOrderOperator, OpOverload
+from lamina.base.torch_private import HigherOrderOperator, OpOverload, schema_of
 
 __all__ = ["Call", "Calls", "Unsuitable", "Value", "is_plain"]
 
@@ -113,7 +113,7 @@ class Calls:
                 continue
             if not isinstance(target, OpOverload):
                 raise Unsuitable(f"{target} is not a plain operator")
-            if target._schema.is_mutable:
+            if schema_of(target).is_mutable:
                 raise Unsuitable(f"{target} writes to its operands")
             value = node.meta.get("val")
             if isinstance(value, torch.Tensor) and not is_plain(value):

@@ -17,7 +17,7 @@ import torch
 from torch.fx import Node
 
 from lamina.base.symbolic.torch_private import hint
-from lamina.base.torch_private import OpOverload
+from lamina.base.torch_private import OpOverload, schema_of
 from lamina.ops import Row, row_of, rows_named
 from lamina.ops.row import POINTWISE, REDUCTION, SCAN, VIEW
 from lamina.ops.thin_products import thin_dimension
@@ -49,7 +49,7 @@ _ROW, _COLUMN = 16384, 32
 
 def operation_name(node: Node) -> str:
     """The schema name of the operation: ``add`` for ``torch.ops.aten.add.Tensor``; else the printed target."""
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node.target)
     return str(node.target) if schema is None else str(schema.name).partition("::")[2]
 
 
@@ -64,7 +64,7 @@ def classify(node: Node) -> OpClass:
         return _LIBRARY
     if torch.Tag.nondeterministic_seeded in target.tags:
         return _RANDOM
-    if target._schema.is_mutable:
+    if schema_of(target).is_mutable:
         return _LIBRARY
     if (small := thin_dimension(node)) is not None:
         return _THIN_SUM if small == "inner" else _THIN_REDUCTION

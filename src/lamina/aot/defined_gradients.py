@@ -23,6 +23,7 @@ from lamina.aot.engine.torch_private import saved_and_changed, saved_tensors
 from lamina.aot.torch_private import graph_is_kept, never_captured
 from lamina.aot.undefined_gradients import without_undefined, without_unread
 from lamina.base.symbolic.environment.torch_private import AskedTooLate, answers_settled
+from lamina.base.torch_private import boxed
 
 __all__ = ["DefinedGradients"]
 
@@ -191,8 +192,7 @@ class DefinedGradients:
             arguments.clear()
             return compiled(left)
 
-        run._boxed_call = True  # type: ignore[attr-defined]
-        return run
+        return boxed(run)
 
 
 def _settled_without(backward: GraphModule, tangents: Sequence[str], undefined: list[str]) -> GraphModule | None:

@@ -18,7 +18,7 @@ from lamina.aot.torch_private import autocast_states, transforms_are_active
 from lamina.base.fx.torch_private import flatten, forward_of
 from lamina.base.reasons import Reason
 from lamina.base.recovery import brief
-from lamina.base.torch_private import HigherOrderOperator
+from lamina.base.torch_private import HigherOrderOperator, counted_version
 
 __all__ = ["Rerun", "why_not_again"]
 
@@ -86,7 +86,8 @@ class Rerun:
         alive = [t for t in inputs if t is not None]
         if len(alive) < len(inputs):
             return None
-        changed = {i for i, (t, version) in enumerate(zip(alive, versions, strict=True)) if t._version != version}
+        now = map(counted_version, alive)
+        changed = {i for i, (one, other) in enumerate(zip(now, versions, strict=True)) if one != other}
         return alive if changed <= self._unread else None
 
     def _differentiated(

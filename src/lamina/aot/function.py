@@ -26,6 +26,7 @@ from lamina.aot.engine.torch_private import (
     without_autocast,
 )
 from lamina.base.recipes import made_of
+from lamina.base.torch_private import boxed
 from lamina.errors import DoubleBackward
 
 if TYPE_CHECKING:
@@ -101,8 +102,7 @@ def apart(compiled: Boxed, pairs: Sequence[Sequence[int]]) -> Boxed:
                 results[other] = results[one].detach()
         return results
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return made_of(call, "apart", compiled=compiled, pairs=pairs)
+    return made_of(boxed(call), "apart", compiled=compiled, pairs=pairs)
 
 
 def without_gradients(compiled: Boxed) -> Boxed:
@@ -117,8 +117,7 @@ def without_gradients(compiled: Boxed) -> Boxed:
         with torch.no_grad():
             return compiled(arguments)
 
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return made_of(run, "without gradients", compiled=compiled)
+    return made_of(boxed(run), "without gradients", compiled=compiled)
 
 
 def training_function(

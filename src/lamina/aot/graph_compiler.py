@@ -34,7 +34,7 @@ from lamina.base.graph_pair import pair_graphs
 from lamina.base.recovery import recover
 from lamina.base.retryable import set_retryable_unless_told
 from lamina.base.symbolic.environment.torch_private import answers_settled
-from lamina.base.torch_private import memory_of, without_bases
+from lamina.base.torch_private import boxed, is_boxed, memory_of, without_bases
 from lamina.errors import LaminaError
 from lamina.ops import overloads
 from lamina.ops.aliasing import viewed
@@ -317,11 +317,10 @@ def _emptied(arguments: list[Any]) -> list[Any]:
 
 def _boxed(compiled: Callable[..., Any]) -> Callable[..., Any]:
     """``compiled`` marked as taking one list, which AOTAutograd then hands over without copying it."""
-    if getattr(compiled, "_boxed_call", False):
+    if is_boxed(compiled):
         return compiled
 
     def call(args: list[Any]) -> Any:
         return compiled(args)
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return boxed(call)

@@ -26,7 +26,7 @@ from lamina.base.captured import UNSAVED_RESULT, example
 from lamina.base.fx.copying import Made, Write, copy_nodes
 from lamina.base.fx.torch_private import flatten, graph_module, unflatten
 from lamina.base.source import source_of
-from lamina.base.torch_private import fresh_symbols_dropped, storage_of
+from lamina.base.torch_private import fresh_symbols_dropped, schema_of, storage_of
 from lamina.ops.aliasing import makes_view
 
 __all__ = ["JointGraph", "trace_joint"]
@@ -363,7 +363,7 @@ class _JointTracer:
 
 def _philox(node: Node) -> str:
     """The name of the counter-based random operation that a call is of; "" for others."""
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node.target)
     return str(schema.name) if schema is not None and schema.name.startswith("lamina::philox") else ""
 
 

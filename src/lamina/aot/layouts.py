@@ -23,6 +23,7 @@ from lamina.base.fx.torch_private import graph_module
 from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import contiguous, is_fake, is_sure
+from lamina.base.torch_private import base_of
 
 __all__ = ["keeping_layouts", "lost_layout", "same_strides"]
 
@@ -96,7 +97,7 @@ def _is_made_again(written: Any, known: set[int]) -> bool:
 
     Tracing puts the new part into that tensor, which keeps its layout so, and makes the view again of it.
     """
-    base = written._base
+    base = base_of(written)
     if base is None or id(base) not in known or not contiguous(base):
         return False
     return is_sure(written.numel() < base.numel())

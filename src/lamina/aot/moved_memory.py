@@ -11,6 +11,7 @@ from lamina.aot import eager_reasons
 from lamina.base.captured import example, memory, tensors
 from lamina.base.reasons import Reason
 from lamina.base.source import source_of
+from lamina.base.torch_private import is_view
 
 __all__ = ["moved_memory"]
 
@@ -55,4 +56,4 @@ def _owner(node: object) -> Node | None:
 def _looks(node: Node) -> bool:
     """Whether a call gives its first operand's memory: a view, several of them, its data, or parts of these."""
     found = tensors(node)
-    return bool(found) and (found[0]._is_view() or _name(node) in ("_get_data_attr", "detach"))
+    return bool(found) and (is_view(found[0]) or _name(node) in ("_get_data_attr", "detach"))

@@ -21,7 +21,7 @@ from lamina.base.overlap import may_overlap
 from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_constant
-from lamina.base.torch_private import as_usual, count_together, how_made
+from lamina.base.torch_private import as_usual, base_of, count_together, how_made, is_view
 
 __all__ = ["below", "relations", "view_of_windows", "written_since"]
 
@@ -44,7 +44,7 @@ def relations(gm: GraphModule) -> Relations | None:
         if same[place] == place and memory(value) is not None:
             places.setdefault(memory(value), []).append(place)
     found = [one for where, lie in places.items() for one in _groups(values, parents, lie, inputs, lying.get(where))]
-    views = ((i, one) for i, one in enumerate(values) if memory(one) in lying and one._is_view())
+    views = ((i, one) for i, one in enumerate(values) if memory(one) in lying and is_view(one))
     made = tuple((i, how_made(one), one.requires_grad) for i, one in views if not as_usual(one))
     taken = {id(one) for one in inputs}
     of_inputs = {i for i in parents if memory(values[i]) in lying and id(values[parents[i]]) not in taken}
@@ -151,16 +151,17 @@ def _by_version(values: Sequence[Tensor], families: Sequence[list[int]], input: 
 
 
 def _base(value: Tensor) -> Tensor:
-    return value if value._base is None else value._base
+    base = base_of(value)
+    return value if base is None else base
 
 
 def _first(values: Sequence[Tensor], family: Sequence[int]) -> int:
     """The place of the tensor that the results of a family are views of, if it is one of them, or else the first."""
-    return next((i for i in family if values[i]._base is None), family[0])
+    return next((i for i in family if base_of(values[i]) is None), family[0])
 
 
 def _family(values: Sequence[Tensor], parents: Mapping[int, int], members: Sequence[int], beside: Tensor) -> Family:
-    root = next((i for i in members if values[i]._base is None), None)
+    root = next((i for i in members if base_of(values[i]) is None), None)
     views = tuple(sorted((i for i in members if i != root), key=lambda i: _depth(parents, i)))
     above = tuple(k if (k := parents.get(i)) in views else None for i in views)
     made = tuple(how_made(values[i]) for i in views)

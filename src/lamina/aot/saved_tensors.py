@@ -13,6 +13,7 @@ import torch
 
 from lamina.aot.engine.layouts import agree, in_memory, restored
 from lamina.base.symbolic.torch_private import from_arguments, hint
+from lamina.base.torch_private import boxed
 
 __all__ = ["with_planned_strides"]
 
@@ -49,8 +50,7 @@ def with_planned_strides(compiled: Boxed, fakes: Sequence[Any]) -> Boxed:
             args[i] = _as_planned(args[i], order)
         return compiled(args)
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return boxed(call)
 
 
 def _as_planned(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:

@@ -25,7 +25,7 @@ from lamina.aot.engine.serving import (
     storage_or_none,
 )
 from lamina.aot.torch_private import never_captured, overlapping
-from lamina.base.torch_private import version_of
+from lamina.base.torch_private import base_of, version_of
 
 __all__ = [
     "counting_writes",
@@ -80,18 +80,15 @@ def serving_same_bases(
     AOTAutograd computes on what inputs are views of. TorchDynamo has sizes of its own for that, which may be numbers
     where the input's are symbols, and guards on none of them.
     """
-    sizes = {i: _fixed_sizes(x._base) for i, x in enumerate(inputs) if _is_view(x)}
+    bases = {i: base_of(x) for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
+    sizes = {i: _fixed_sizes(base) for i, base in bases.items() if base is not None}
     if not any(any(size is not None for size in fixed) for fixed in sizes.values()):
         return compiled
 
     def fits(given: Sequence[Any]) -> bool:
-        return all(_has_sizes(given[i]._base, fixed) for i, fixed in sizes.items())
+        return all(_has_sizes(base_of(given[i]), fixed) for i, fixed in sizes.items())
 
     return serving(compiled, eager, fits, tell, eager_reasons.OTHER_BASE())
-
-
-def _is_view(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x._base is not None
 
 
 def _fixed_sizes(base: torch.Tensor) -> list[int | None]:

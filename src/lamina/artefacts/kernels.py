@@ -16,6 +16,7 @@ import torch
 
 from lamina.artefacts.constants import Unstorable
 from lamina.base.retryable import set_retryable
+from lamina.base.torch_private import boxed
 from lamina.runtime.cache import Entry
 from lamina.runtime.host import load_program
 from lamina.runtime.kernel import Kernel
@@ -159,8 +160,7 @@ def loaded_kernels(text: Mapping[str, Any], files: Files, compile: Any) -> Calla
             set_retryable(error, retryable)
             raise
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return boxed(call)
 
 
 def _program(text: Mapping[str, Any], files: Files) -> Callable[[list[Any]], Any]:

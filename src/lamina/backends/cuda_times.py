@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from lamina.backends.device import Boxed
+from lamina.base.torch_private import boxed
 from lamina.codegen.host_cuda_launches import CudaLaunch
 from lamina.runtime.torch_private import gpu_delay, is_capturing
 
@@ -71,8 +72,7 @@ def timed_calls(
                 made = None  # it may hold memory of its own
             guard.release()
 
-    timed._boxed_call = True  # type: ignore[attr-defined]
-    return timed
+    return boxed(timed)
 
 
 def _noting(run: Callable[..., int], launch: CudaLaunch, marks: list[Mark]) -> _Noting:

@@ -8,7 +8,7 @@ from torch.fx import GraphModule
 
 from lamina.backends.device import Boxed
 from lamina.base.retryable import set_retryable
-from lamina.base.torch_private import memory_of, versions_kept, without_bases
+from lamina.base.torch_private import boxed, memory_of, versions_kept, without_bases
 from lamina.ir.loops_interp import run_program
 from lamina.ir.plan import Plan
 from lamina.record import Record
@@ -62,5 +62,4 @@ class Interpreter:
                 set_retryable(error, retryable)
                 raise
 
-        call._boxed_call = True  # type: ignore[attr-defined]
-        return call
+        return boxed(call)

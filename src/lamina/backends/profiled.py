@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 from torch.profiler import record_function
 
 from lamina.backends.device import Boxed
+from lamina.base.torch_private import boxed
 from lamina.ir.access import origins, provenance
 from lamina.ir.plan import KernelCall, Plan
 from lamina.runtime.host import load_program
@@ -62,8 +63,7 @@ def profiled_program(plan: Plan, gm: GraphModule, text: str, kernels: Mapping[st
         with record_function(f"lamina region {plan.name}"):
             return program(args)
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return boxed(call)
 
 
 def timed_program(text: str, kernels: Mapping[str, Kernel], times: dict[str, list[float]]) -> Boxed:
@@ -89,8 +89,7 @@ def timed_program(text: str, kernels: Mapping[str, Kernel], times: dict[str, lis
                 timing = watched = program
         return timing(args)
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return boxed(call)
 
 
 class _Launches:

@@ -21,7 +21,7 @@ from lamina.base.decision import Decision
 from lamina.base.recovery import recover
 from lamina.base.retryable import set_retryable, set_retryable_unless_told
 from lamina.base.symbolic.torch_private import is_fake
-from lamina.base.torch_private import memory_of, without_bases
+from lamina.base.torch_private import boxed, memory_of, without_bases
 from lamina.errors import LaminaError, StageFailed
 from lamina.record import Record
 from lamina.runtime.pool import Pool
@@ -101,8 +101,7 @@ def loaded_later(
             set_retryable(error, retryable)
             raise
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return boxed(call)
 
 
 def _is_first_rank() -> bool:
@@ -157,5 +156,4 @@ def aten_calls(gm: GraphModule) -> Boxed:
             set_retryable_unless_told(error)  # the graph writes to its inputs after all else
             raise
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return boxed(call)

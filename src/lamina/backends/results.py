@@ -14,7 +14,7 @@ from lamina.backends.regions import Boxed
 from lamina.backends.torch_private import takes_one_list
 from lamina.base.identity import place_of
 from lamina.base.retryable import set_retryable_unless_told, writes_to_inputs
-from lamina.base.torch_private import OpOverload, memory_of, without_bases
+from lamina.base.torch_private import OpOverload, boxed, memory_of, without_bases
 from lamina.errors import BackendFailed
 
 __all__ = ["check_callable", "checked", "checked_once"]
@@ -42,12 +42,12 @@ def checked_once(compiled: Compiled, gm: GraphModule, backend: str, graph: str) 
 
     Such a graph differentiates, writes and shares memory by itself, so that nothing is corrected.
     """
-    boxed = takes_one_list(compiled)
+    in_list = takes_one_list(compiled)
     expected: list[_Expected] | None = _expected(gm)
 
     def call(*inputs: Any) -> Any:
         nonlocal expected
-        outputs = compiled(list(inputs)) if boxed else compiled(*inputs)
+        outputs = compiled(list(inputs)) if in_list else compiled(*inputs)
         if expected is not None:
             _check(expected, _as_list(outputs), backend, graph, place_of(compiled))
             expected = None
@@ -63,13 +63,13 @@ def checked(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Bo
     which the rest of the program was compiled for, and an output that shares memory with an input or another output
     without being a view of it in the graph is copied.
     """
-    boxed, writes = takes_one_list(compiled), writes_to_inputs(gm)
+    in_list, writes = takes_one_list(compiled), writes_to_inputs(gm)
     expected = _expected(gm)
     finish: Callable[[list[Any]], list[Any]] | None = None
 
     def computed(inputs: list[Any]) -> list[Any]:
         try:
-            return _as_list(compiled(inputs) if boxed else compiled(*inputs))
+            return _as_list(compiled(inputs) if in_list else compiled(*inputs))
         except Exception as error:
             if not writes:
                 set_retryable_unless_told(error)
@@ -87,8 +87,7 @@ def checked(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Bo
         finish = _finisher(expected, _shared(expected, inputs, outputs))
         return without_bases(finish(outputs), memory_of(inputs))
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return boxed(call)
 
 
 def check_callable(compiled: Any, maker: Callable[..., Any], backend: str, graph: str) -> None:

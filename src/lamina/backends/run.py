@@ -21,7 +21,7 @@ from lamina.backends.subgraphs import Subgraph, split, without_writes
 from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
 from lamina.base.identity import place_of
-from lamina.base.torch_private import versions_kept
+from lamina.base.torch_private import boxed, versions_kept
 from lamina.errors import BackendFailed, LaminaError
 from lamina.first_call.check import checked_first_call
 from lamina.options import Options
@@ -148,8 +148,7 @@ class _Job:
             args.clear()
             return list(outer.forward(*inputs))
 
-        call._boxed_call = True  # type: ignore[attr-defined]
-        return call
+        return boxed(call)
 
     def _place(self, outer: GraphModule, subgraph: Subgraph, backend: Backend) -> None:
         inputs = [node.meta["val"] for node in subgraph.gm.graph.find_nodes(op="placeholder")]
@@ -235,5 +234,4 @@ def _writing(run: Boxed, writes: tuple[tuple[int, int], ...]) -> Boxed:
                 tensor.copy_(outputs[source])
         return outputs[: len(outputs) - len(writes)]
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return boxed(call)

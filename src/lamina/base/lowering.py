@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from lamina.base.identity import identity_of, place_of
-from lamina.base.torch_private import OpOverload, OpOverloadPacket
+from lamina.base.torch_private import OpOverload, OpOverloadPacket, operator_of, returns_arguments, schema_of
 from lamina.errors import BadArgument
 
 __all__ = ["FORMS", "CustomLowering", "arguments_of", "find_lowering", "lowering", "lowerings_key"]
@@ -59,10 +59,10 @@ def lowering(op: Any, *, form: str = "torch") -> Callable[[F], F]:
     if form not in FORMS:
         raise BadArgument(f"form is {form!r}", remedy=f"use one of {', '.join(FORMS)}")
     overload = _overload(op)
-    schema = overload._schema
+    schema = schema_of(overload)
     if overload.namespace in _BUILT_IN:
         raise BadArgument(f"{overload} is not a custom operation", remedy="write a rule to change what it becomes")
-    if schema.is_mutable or any(result.alias_info is not None for result in schema.returns):
+    if schema.is_mutable or returns_arguments(overload):
         raise BadArgument(
             f"{overload} writes to its arguments or returns a view of one",
             remedy="give a lowering to an operation that returns new tensors",
@@ -86,7 +86,7 @@ def find_lowering(target: Any, *forms: str) -> CustomLowering | None:
 
 def arguments_of(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A call's arguments with the defaults of the operation ``target``, which graphs leave out."""
-    missing = [a for a in target._schema.arguments[len(args) :] if a.name not in kwargs and a.has_default_value()]
+    missing = [a for a in schema_of(target).arguments[len(args) :] if a.name not in kwargs and a.has_default_value()]
     places = [] if kwargs else [a for a in missing if not a.kwarg_only]
     named = {a.name: a.default_value for a in missing if a not in places}
     return (*args, *(a.default_value for a in places)), {**kwargs, **named}
@@ -98,7 +98,7 @@ def lowerings_key() -> tuple[tuple[str, str, str], ...]:
 
 
 def _overload(op: Any) -> OpOverload:
-    found = getattr(op, "_opoverload", op)
+    found = operator_of(op)
     if isinstance(found, str):
         space, _, name = found.replace("::", ".", 1).partition(".")
         name, _, which = name.partition(".")

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
+from lamina.base.torch_private import packet_of
+
 __all__ = ["name_users_lines", "operation_name", "place_in", "source_of"]
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -56,7 +58,7 @@ def name_users_lines(graph: Graph) -> None:
 
 def operation_name(call: Any) -> str:
     """The short name of a function, method or operator."""
-    packet = getattr(call, "_overloadpacket", call)
+    packet = packet_of(call)
     name = call if isinstance(call, str) else str(getattr(packet, "__name__", packet))
     return _COMPARISONS.get(name, name)
 

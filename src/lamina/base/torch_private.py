@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,15 +22,25 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "as_usual",
+    "base_of",
+    "boxed",
     "count_together",
+    "counted_version",
     "cpu_attention",
     "cpu_attention_backward",
     "fresh_symbols_dropped",
     "how_made",
     "how_made_called",
+    "is_boxed",
+    "is_view",
+    "makes_parts",
     "memory_of",
     "name_of_how_made",
     "note_how_made",
+    "operator_of",
+    "packet_of",
+    "returns_arguments",
+    "schema_of",
     "set_versions",
     "storage_of",
     "unseen_by_modes",
@@ -39,6 +50,52 @@ __all__ = [
 ]
 
 aten = torch.ops.aten
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+counted_version: Callable[[Tensor], int] = attrgetter("_version")
+"""How often a tensor's memory was written. Raises ``RuntimeError`` for an inference tensor; see ``version_of``."""
+
+
+def schema_of(operator: Any) -> Any:
+    """The name, the arguments and the results that an ``OpOverload`` declares; None for any other function."""
+    return getattr(operator, "_schema", None)
+
+
+def returns_arguments(operator: OpOverload) -> bool:
+    """Whether an operator declares that a result is a view of an argument, or one that it wrote to."""
+    return any(result.alias_info is not None for result in operator._schema.returns)
+
+
+def operator_of(call: Any) -> Any:
+    """The operator that ``torch.library.custom_op`` made for a function; any other value as it is."""
+    return getattr(call, "_opoverload", call)
+
+
+def packet_of(call: Any) -> Any:
+    """The ``OpOverloadPacket`` of an ``OpOverload``; any other value as it is."""
+    return getattr(call, "_overloadpacket", call)
+
+
+def boxed(call: F) -> F:
+    """``call``, marked as taking its inputs in one list, which AOTAutograd then hands over without copying it."""
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def is_boxed(call: Callable[..., Any]) -> bool:
+    """Whether a function has the mark of ``boxed``."""
+    return bool(getattr(call, "_boxed_call", False))
+
+
+def base_of(tensor: Tensor) -> Tensor | None:
+    """The tensor that autograd takes ``tensor`` for a view of."""
+    return tensor._base
+
+
+def is_view(tensor: Tensor) -> bool:
+    """Whether autograd takes a tensor for a view."""
+    return tensor._is_view()
 
 
 def cpu_attention(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:

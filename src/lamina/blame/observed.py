@@ -19,6 +19,7 @@ from lamina.base.fx.torch_private import graph_module
 from lamina.base.reference import copied
 from lamina.base.rng_state import rng_state, set_rng_state
 from lamina.base.symbolic.torch_private import is_fake
+from lamina.base.torch_private import boxed
 from lamina.compile import compile_recorded
 from lamina.options import Options
 from lamina.record import Record
@@ -129,8 +130,7 @@ class Observed(Record):
                 self.regions[region] = RegionCall(region, gm, before, after, results, raised, generators, steps)
             return outputs
 
-        call._boxed_call = True  # type: ignore[attr-defined]
-        return call
+        return boxed(call)
 
 
 def compile_observed(fn: Any, options: Mapping[str, Any], dynamic: bool | None = None) -> tuple[Any, Observed, Options]:

@@ -25,7 +25,7 @@ from lamina.base.reference import copied, in_double
 from lamina.base.region_check import RegionCheck, StepCheck
 from lamina.base.rng_state import rng_state, set_rng_state
 from lamina.base.symbolic.torch_private import is_fake
-from lamina.base.torch_private import OpOverload
+from lamina.base.torch_private import OpOverload, boxed, schema_of
 from lamina.base.user_warnings import warn_user
 from lamina.errors import LaminaError, StageFailed
 from lamina.first_call import reasons
@@ -61,8 +61,7 @@ def checked_first_call(
         checked = True
         return outputs
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return boxed(call)
 
 
 class _FirstCall:
@@ -224,7 +223,7 @@ def _flat(outputs: Any) -> list[Any]:
 def _writes(gm: GraphModule) -> bool:
     """Whether the graph may write to an input."""
     calls = [n.target for n in gm.graph.nodes if n.op == "call_function"]
-    return any(t._schema.is_mutable if isinstance(t, OpOverload) else _may_write(t) for t in calls)
+    return any(schema_of(t).is_mutable if isinstance(t, OpOverload) else _may_write(t) for t in calls)
 
 
 def _may_write(target: Any) -> bool:

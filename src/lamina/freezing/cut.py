@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from lamina.base.fx.copying import copy_nodes, needed_by
 from lamina.base.fx.editing import rebuild
 from lamina.base.fx.torch_private import graph_module
-from lamina.base.torch_private import OpOverload
+from lamina.base.torch_private import OpOverload, schema_of
 from lamina.ir.library import is_custom
 from lamina.ops.aliasing import makes_view
 
@@ -176,7 +176,7 @@ def _computes_only(node: Node) -> bool:
     values = value if isinstance(value, (tuple, list)) else (value,)
     if node.target is operator.getitem:
         return _is_fixed(value)
-    if not isinstance(node.target, OpOverload) or is_custom(str(node.target)) or node.target._schema.is_mutable:
+    if not isinstance(node.target, OpOverload) or is_custom(str(node.target)) or schema_of(node.target).is_mutable:
         return False
     if torch.Tag.nondeterministic_seeded in node.target.tags:
         return False

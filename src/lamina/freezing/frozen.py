@@ -22,6 +22,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from lamina.base.torch_private import boxed
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
 from lamina.runtime.torch_private import is_capturing, version_of, without_autocast
@@ -114,7 +115,7 @@ class Frozen:
         self._entries: dict[tuple[int, ...], _Kept] = {}
         self._lock = threading.Lock()
         self._row = 0
-        self._boxed_call = True
+        boxed(self)
         _alive.add(self)
         _watch_optimizers()
 

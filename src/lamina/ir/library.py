@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.torch_private import schema_of
 from lamina.base.user_kernels import is_user_kernel, user_kernel
 from lamina.ops import OPERATIONS
 from lamina.ops.aliasing import makes_view
@@ -65,7 +66,7 @@ def has_effect(op: str) -> bool:
     if is_user_kernel(op):
         return False
     found = overload(op)
-    return torch.Tag.nondeterministic_seeded in found.tags or not found._schema.returns or "assert" in op
+    return torch.Tag.nondeterministic_seeded in found.tags or not schema_of(found).returns or "assert" in op
 
 
 def unrecordable(op: str) -> bool:

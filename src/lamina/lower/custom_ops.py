@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.base.torch_private import OpOverload
+from lamina.base.torch_private import OpOverload, schema_of
 from lamina.ir.index import as_expr
 from lamina.ir.loops import BufferView
 from lamina.lower.context import Lowering
@@ -34,7 +34,7 @@ def call_mutating(low: Lowering, env: Mapping[Node, Any], node: Node, kwargs: Ma
     """
     op = node.args[0]
     bases: Any = node.kwargs.get("_all_bases", [])
-    if not isinstance(op, OpOverload) or any(_is_made(a, kwargs) for a in op._schema.arguments):
+    if not isinstance(op, OpOverload) or any(_is_made(a, kwargs) for a in schema_of(op).arguments):
         raise CannotLower(f"{node.name} wraps {op}, which gives out the memory it writes to")
     described = {k: v for k, v in kwargs.items() if k not in ("_all_bases", "_op_schema")}
     views = {k: _symbols(v) for k, v in node.kwargs.items() if k not in ("_all_bases", "_op_schema")}
@@ -49,7 +49,7 @@ def call_mutating(low: Lowering, env: Mapping[Node, Any], node: Node, kwargs: Ma
     fakes = [base.meta["val"] if isinstance(base, Node) else None for base in bases]
     args: list[Any] = []
     named: dict[str, Any] = {}
-    for parameter in op._schema.arguments:
+    for parameter in schema_of(op).arguments:
         if parameter.name in parts:
             value = _part(parts[parameter.name], windows, fakes)
         elif parameter.name in described:
@@ -61,9 +61,9 @@ def call_mutating(low: Lowering, env: Mapping[Node, Any], node: Node, kwargs: Ma
         else:
             args.append(value)
     results = _results(low, node, op)
-    outs = [r if isinstance(r, TensorValue) else None for r in results] if op._schema.returns else []
+    outs = [r if isinstance(r, TensorValue) else None for r in results] if schema_of(op).returns else []
     mutated = tuple(dict.fromkeys(t.buffer for t in new if t is not None))
-    low.library(node, str(op), args, named, outs, _REASON, len(op._schema.returns) > 1, mutated)
+    low.library(node, str(op), args, named, outs, _REASON, len(schema_of(op).returns) > 1, mutated)
     return [*results, *new]
 
 
@@ -120,7 +120,7 @@ def _size(value: Any) -> Any:
 
 def _results(low: Lowering, node: Node, op: Any) -> list[Any]:
     """Buffers for what the operation itself returns; one entry, None, when that is nothing."""
-    count = max(1, len(op._schema.returns))
+    count = max(1, len(schema_of(op).returns))
     results: list[Any] = []
     for place, val in enumerate(node.meta["val"][:count]):
         if isinstance(val, torch.Tensor):

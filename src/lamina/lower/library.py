@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.base.torch_private import HigherOrderOperator, OpOverload
+from lamina.base.torch_private import HigherOrderOperator, OpOverload, returns_arguments, schema_of
 from lamina.lower.context import Lowering
 from lamina.lower.rules import CannotLower
 from lamina.lower.sizes import expr_of
@@ -44,7 +44,7 @@ def call_effect(low: Lowering, node: Node, args: Sequence[Any], kwargs: Any) -> 
     if not isinstance(target, OpOverload):
         raise CannotLower(f"{target} is not an ATen operation")
     vals = list(enumerate(node.meta["val"]))[1:]
-    several = len(target._schema.returns) > 1
+    several = len(schema_of(target).returns) > 1
     return [None, *_append(low, node, target, rest, kwargs, "called for its effect", vals, several)]
 
 
@@ -59,9 +59,9 @@ def _append(
     several: bool,
 ) -> list[Any]:
     """Append the call; ``vals`` are its results, each with its position in the node's value."""
-    if target._schema.is_mutable:
+    if schema_of(target).is_mutable:
         raise CannotLower(f"{target} writes to its arguments")
-    aliased = any(result.alias_info is not None for result in target._schema.returns)
+    aliased = returns_arguments(target)
     called = _copying(target) if aliased and not _stays_view(node) else target
     results: list[Any] = []
     for k, v in vals:
@@ -77,7 +77,7 @@ def _append(
         else:
             raise CannotLower(f"{target} gives something that is not a tensor")
     # A call without results is never dead: it is there for its effect.
-    outs = [r if isinstance(r, TensorValue) else None for r in results] if target._schema.returns else []
+    outs = [r if isinstance(r, TensorValue) else None for r in results] if schema_of(target).returns else []
     low.library(node, str(called), args, kwargs, outs, reason, several)
     return results
 
@@ -92,7 +92,7 @@ def _stays_view(node: Node) -> bool:
 def _may_write(target: Any) -> bool:
     """Whether a call may write to an argument, at the end of the program or, through a wrapper, where it stands."""
     if isinstance(target, OpOverload):
-        return bool(target._schema.is_mutable)
+        return bool(schema_of(target).is_mutable)
     return isinstance(target, HigherOrderOperator)
 
 
@@ -111,9 +111,9 @@ def is_read(node: Node, position: int) -> bool:
 
 def _copying(target: Any) -> Any:
     """The variant of a view operation that gives a copy."""
-    namespace, _, name = target._schema.name.partition("::")
+    namespace, _, name = schema_of(target).name.partition("::")
     packet = getattr(getattr(torch.ops, namespace), f"{name}_copy", None)
-    found = getattr(packet, target._overloadname, None)
+    found = getattr(packet, schema_of(target).overload_name or "default", None)
     if found is None:
         raise CannotLower(f"{target} is a view that kernels cannot express")
     return found

@@ -60,7 +60,7 @@ def lazily(low: Lowering, node: Node, x: TensorValue | complex) -> TensorValue:
         kind = {"dtype": torch.complex128}
         low.library(node, "aten.scalar_tensor.default", (x.conjugate(),), kind, (out,), "a complex number as a tensor")
         return out
-    physical = "aten._conj_physical.default" if "_conj" in str(node.target) else "aten.neg.default"
+    physical = "aten._conj_physical.default" if node.target is torch.ops.aten._conj.default else "aten.neg.default"
     low.library(node, physical, (x,), {}, (out,), "complex numbers are left to the library")
     return out
 

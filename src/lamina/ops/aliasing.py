@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from lamina.base.torch_private import OpOverload
+from lamina.base.torch_private import OpOverload, returns_arguments
 from lamina.ops.row import VIEW
 from lamina.ops.table import row_of
 
@@ -22,7 +22,7 @@ def makes_view(target: Any) -> bool:
         return True
     row = row_of(target)
     known = row is not None and (row.kind == VIEW or row.shares)
-    return known or any(result.alias_info is not None for result in target._schema.returns)
+    return known or returns_arguments(target)
 
 
 def viewed(node: Node) -> Node:
@@ -32,7 +32,7 @@ def viewed(node: Node) -> Node:
         if not (isinstance(call, Node) and isinstance(call.target, OpOverload) and call.args):
             break
         base = call.args[0]
-        if not isinstance(base, Node) or all(result.alias_info is None for result in call.target._schema.returns):
+        if not isinstance(base, Node) or not returns_arguments(call.target):
             break
         node = base
     return node

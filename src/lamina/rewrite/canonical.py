@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.base.torch_private import OpOverload
+from lamina.base.torch_private import OpOverload, schema_of
 from lamina.ops import OPERATIONS, operator_of
 from lamina.rewrite import canonical_arithmetic, canonical_reductions, canonical_shapes
 from lamina.rewrite.arguments import from_last, rank_of
@@ -51,7 +51,7 @@ def _plain(node: Node) -> Term:
     first = next((a for a in node.all_input_nodes if is_tensor(a)), None)
     rank = 0 if first is None else rank_of(first) + (target in _NEW_DIMENSION)
     args: list[Any] = []
-    for place, parameter in enumerate(target._schema.arguments):
+    for place, parameter in enumerate(schema_of(target).arguments):
         if place < len(node.args):
             value = node.args[place]
         elif parameter.name in node.kwargs:

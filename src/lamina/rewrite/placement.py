@@ -19,7 +19,7 @@ from lamina.base.decision import Decision
 from lamina.base.fx.editing import rebuild
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
-from lamina.base.torch_private import OpOverload
+from lamina.base.torch_private import OpOverload, schema_of
 from lamina.ops.aliasing import makes_view
 from lamina.rewrite.reasons import MADE_ON_DEVICE
 from lamina.rewrite.torch_private import fake_mode_of
@@ -75,14 +75,14 @@ def _all_moved(node: Node, moved: set[Node]) -> bool:
 def _computes_on_cpu(node: Node) -> bool:
     """Whether a call gives one tensor on the CPU, a function of its operands, element by element or of numbers."""
     target = node.target
-    if node.op != "call_function" or not isinstance(target, OpOverload) or target._schema.is_mutable:
+    if node.op != "call_function" or not isinstance(target, OpOverload) or schema_of(target).is_mutable:
         return False
     values = _tensors(node)
     if len(values) != 1 or values[0].device.type != "cpu" or node.meta.get("val") is not values[0]:
         return False
     if torch.Tag.nondeterministic_seeded in target.tags or target.namespace != "aten":
         return False
-    creates = any(argument.name == "device" for argument in target._schema.arguments)  # of numbers, or like a tensor
+    creates = any(argument.name == "device" for argument in schema_of(target).arguments)  # of numbers, or like a tensor
     made_of_tensors = any(_tensors(n) for n in node.all_input_nodes)
     return creates or (made_of_tensors and (torch.Tag.pointwise in target.tags or makes_view(target)))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.base.torch_private import HigherOrderOperator, OpOverload
+from lamina.base.torch_private import HigherOrderOperator, OpOverload, schema_of
 from lamina.errors import InvalidIR
 
 __all__ = ["verify_fx"]
@@ -76,7 +76,7 @@ def _call_fault(node: Node) -> str:
             return "writes to something other than an input"
         return "" if not node.users else "is a write whose result is used"
     if isinstance(target, OpOverload):
-        return f"{target} writes to its operands" if target._schema.is_mutable else ""
+        return f"{target} writes to its operands" if schema_of(target).is_mutable else ""
     if isinstance(target, HigherOrderOperator) or target is operator.getitem:
         return ""
     return "" if _is_symbolic(node) else f"calls {target}, which is not an operator"

@@ -13,6 +13,7 @@ from lamina.backends.regions import aten_calls
 from lamina.base.decision import Decision
 from lamina.base.lowering import find_lowering
 from lamina.base.retryable import is_retryable, set_retryable, writes_to_inputs
+from lamina.base.torch_private import boxed
 from lamina.base.user_warnings import warn_user
 from lamina.ir.loops import LibraryCall, LoopProgram
 from lamina.record import Record
@@ -67,8 +68,7 @@ def _with_floats(gm: GraphModule, run: Boxed) -> Boxed:
             args[place] = torch.tensor(args[place], dtype=torch.float64, device="cpu")
         return run(args)
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return boxed(call)
 
 
 def _with_numbers(gm: GraphModule, run: Boxed) -> Boxed:
@@ -81,8 +81,7 @@ def _with_numbers(gm: GraphModule, run: Boxed) -> Boxed:
     def call(args: list[Any]) -> Any:
         return tuple(kept.get(i, value) for i, value in enumerate(run(args)))
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return boxed(call)
 
 
 def lowered_by_user(gm: GraphModule, program: LoopProgram) -> tuple[Decision, ...]:

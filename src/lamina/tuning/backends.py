@@ -11,6 +11,7 @@ import torch
 
 from lamina.backends.regions import Boxed
 from lamina.base.decision import Decision
+from lamina.base.torch_private import boxed
 from lamina.record import Record
 from lamina.tuning.reasons import BACKEND_TIMED
 
@@ -35,8 +36,7 @@ def fastest(runs: Mapping[str, Boxed], graph: str, record: Record) -> Boxed:
             chosen = _choose(runs, args, graph, record) if len(runs) > 1 else next(iter(runs.values()))
         return chosen(args)
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return boxed(call)
 
 
 def _choose(runs: Mapping[str, Boxed], args: list[Any], graph: str, record: Record) -> Boxed:

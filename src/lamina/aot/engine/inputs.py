@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 
 import torch
+
+from lamina.base.torch_private import counted_version
 
 __all__ = ["Inputs", "Taken"]
 
 Taken = tuple[tuple[int, ...], Sequence[Callable[[], torch.Tensor | None]]]
 """The versions of a call's inputs, and what gives those that get no gradient, as long as they are alive."""
-
-_VERSION = attrgetter("_version")
 
 
 class Inputs:
@@ -34,7 +33,7 @@ class Inputs:
         if not self.again:
             return None
         try:
-            return tuple(map(_VERSION, inputs)), [self._reference(i, inputs[i]) for i in self._others]
+            return tuple(map(counted_version, inputs)), [self._reference(i, inputs[i]) for i in self._others]
         except RuntimeError:  # a tensor of inference mode
             return None
 

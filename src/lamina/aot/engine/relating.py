@@ -10,7 +10,7 @@ from torch import Tensor, is_inference_mode_enabled, no_grad
 
 from lamina.aot.engine.torch_private import is_grad_enabled, never_captured, transforms_are_active
 from lamina.base.recipes import made_of
-from lamina.base.torch_private import makes_parts, note_how_made, storage_of
+from lamina.base.torch_private import base_of, is_view, makes_parts, note_how_made, storage_of
 
 __all__ = ["Below", "Family", "Group", "Relations", "made_again"]
 
@@ -131,14 +131,14 @@ def _relate_to(known: Tensor, results: list[Any], families: Sequence[Family]) ->
 
 def _is_free(results: Sequence[Any], family: Family) -> bool:
     """Whether a family is a detached input that AOTAutograd made so."""
-    return not family.views and results[family.members[0]]._base is None
+    return not family.views and base_of(results[family.members[0]]) is None
 
 
 def _make_views(root: Tensor, results: list[Any], family: Family) -> None:
     if family.root is not None:
         results[family.root] = root
     for i, how in zip(family.views, family.made, strict=True):
-        if results[i]._base is not root:
+        if base_of(results[i]) is not root:
             results[i] = _placed(root, results[i])
         note_how_made(results[i], how)
 
@@ -150,13 +150,13 @@ def _rejoin(results: list[Any], family: Family) -> None:
     """
     if len({storage_of(results[i]) for i in family.members}) > 1:
         return
-    root = results[family.views[0]]._base if family.root is None else results[family.root]
+    root: Tensor | None = base_of(results[family.views[0]]) if family.root is None else results[family.root]
     if root is None and is_grad_enabled():
         _note_parts(results, family)
-    if root is None or root._base is not None or not root.requires_grad or not is_grad_enabled():
+    if root is None or base_of(root) is not None or not root.requires_grad or not is_grad_enabled():
         return
     for i, how, parent in zip(family.views, family.made, family.parents, strict=True):
-        if results[i]._base is not root or parent is not None:
+        if base_of(results[i]) is not root or parent is not None:
             results[i] = _placed(root if parent is None else results[parent], results[i])
             note_how_made(results[i], how)
 
@@ -166,7 +166,7 @@ def _made_so(view: Tensor, how: Any, trained: bool) -> Tensor:
     if view.requires_grad and not trained:
         with no_grad():
             view = view.view_as(view)
-    if view._is_view():
+    if is_view(view):
         note_how_made(view, how)
     return view
 

@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 
 from lamina.base.fx.torch_private import DEVICE_OF, DispatchMode, autograd_decomposes
 from lamina.base.symbolic.torch_private import is_fake
-from lamina.base.torch_private import OpOverload
+from lamina.base.torch_private import OpOverload, schema_of
 
 __all__ = ["Decompositions", "Recorder", "Unrecordable", "called"]
 
@@ -96,7 +96,7 @@ class Recorder(DispatchMode):
         found = self._taken_apart(func, args, kwargs)
         if found is not NotImplemented:
             return found
-        if not isinstance(func, OpOverload) or func._schema.is_mutable:
+        if not isinstance(func, OpOverload) or schema_of(func).is_mutable:
             self._stop(f"{func} writes to its operands" if isinstance(func, OpOverload) else f"{func} is no operator")
             return func(*args, **kwargs)
         names, keywords = self._named(args), self._named(kwargs)
@@ -123,7 +123,7 @@ class Recorder(DispatchMode):
                 found = rule(*args, **kwargs)
             if found is not NotImplemented:
                 return found
-        plain = isinstance(func, OpOverload) and not func._schema.is_mutable
+        plain = isinstance(func, OpOverload) and not schema_of(func).is_mutable
         if plain and autograd_decomposes(func, args, kwargs):
             with self:
                 return func.decompose(*args, **kwargs)

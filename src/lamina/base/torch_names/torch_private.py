@@ -1,4 +1,4 @@
-"""Names of torch's settings and functions that are private or may move, for texts: what a user can set or call."""
+"""Names that are private in torch or may move, as texts: of settings, functions and modules, and of attributes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ __all__ = [
     "MARK_DYNAMIC",
     "MARK_STATIC",
     "RECOMPILE_LIMIT",
+    "REGISTRIES",
     "SKIP_FRAME",
     "STEP_UNSUPPORTED",
+    "SUBMODULES",
     "SYMBOLIC_MODULE_INTEGERS",
     "TRACE_AUTOGRAD",
 ]
@@ -34,6 +36,9 @@ MARK_DYNAMIC = "torch._dynamo.mark_dynamic"
 MARK_STATIC = "torch._dynamo.mark_static"
 RECOMPILE_LIMIT = "torch._dynamo.config.recompile_limit"
 SKIP_FRAME = "torch._dynamo.skip_frame"
+SUBMODULES = "_modules"
+REGISTRIES = ("_parameters", "_buffers", SUBMODULES)
+"""The attributes in which an ``nn.Module`` keeps its parameters, buffers and modules, by their names."""
 STEP_UNSUPPORTED = "torch._dynamo.step_unsupported"
 SYMBOLIC_MODULE_INTEGERS = "torch._dynamo.config.allow_unspec_int_on_nn_module"
 TRACE_AUTOGRAD = "torch._dynamo.config.trace_autograd_ops"

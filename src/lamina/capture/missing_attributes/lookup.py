@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["keys_of", "lacks", "may_make_up"]
+from lamina.base.torch_names.torch_private import REGISTRIES
 
-_REGISTRIES = ("_parameters", "_buffers", "_modules")
+__all__ = ["keys_of", "lacks", "may_make_up"]
 
 
 def lacks(value: Any, name: str) -> bool:
@@ -21,7 +21,7 @@ def lacks(value: Any, name: str) -> bool:
     for base in type(value).__mro__:
         if name in base.__dict__:
             return type(base.__dict__[name]) is MemberDescriptorType and not hasattr(value, name)
-    return not (isinstance(value, torch.nn.Module) and any(name in vars(value).get(kind, ()) for kind in _REGISTRIES))
+    return not (isinstance(value, torch.nn.Module) and any(name in vars(value).get(kind, ()) for kind in REGISTRIES))
 
 
 def keys_of(value: Any) -> frozenset[str]:

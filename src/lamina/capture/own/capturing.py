@@ -32,7 +32,7 @@ from lamina.capture.own.nested import flat
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.recorder import Recorder
 from lamina.capture.own.torch_calls import LEFT_OUT
-from lamina.capture.own.torch_private import MARK, asks_for_compiling, is_mark, paused, resumed
+from lamina.capture.own.torch_private import MARK, asks_for_compiling, is_mark, never_entered, paused, resumed
 from lamina.capture.own.world import PlainWorld
 
 __all__ = ["CapturingWorld", "is_captured", "reads_plainly", "unrecorded"]
@@ -135,7 +135,7 @@ class CapturingWorld(PlainWorld):
         module = function.__globals__.get("__name__", "")
         if function is signature:
             return False
-        if "handle_torch_function" in function.__code__.co_names or hasattr(function, "_torchdynamo_disable"):
+        if "handle_torch_function" in function.__code__.co_names or never_entered(function):
             return False
         if isinstance(module, str) and module.startswith(("torch.", "lamina.")):
             of_a_module = module.startswith("torch.nn.modules.")  # whose __iter__ is that of no tensor

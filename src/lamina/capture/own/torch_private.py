@@ -52,6 +52,7 @@ __all__ = [
     "marked_dimensions",
     "meta_tensor",
     "mode_with_numbers",
+    "never_entered",
     "overridable",
     "paused",
     "recording",
@@ -259,6 +260,11 @@ def marked_dimensions(tensor: torch.Tensor, varying: bool) -> frozenset[int]:
     """The dimensions of a tensor whose sizes are marked to be ``varying``, or to be fixed."""
     names = _VARYING if varying else ("_dynamo_static_indices",)
     return frozenset(at for name in names for at in tensor.__dict__.get(name, ()))
+
+
+def never_entered(function: Any) -> bool:
+    """Whether ``torch.compiler.disable`` made a function."""
+    return hasattr(function, "_torchdynamo_disable")
 
 
 def is_mark(function: Any) -> bool:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Node
 
-from lamina.base.torch_private import OpOverload
+from lamina.base.torch_private import OpOverload, schema_of
 
 __all__ = ["Spelled", "fake_of", "number", "spelled", "written"]
 
@@ -152,8 +152,8 @@ def spelled(node: Node) -> Spelled | None:
 def _name(node: Node) -> tuple[str, bool]:
     target = node.target
     if isinstance(target, OpOverload):
-        name = str(target._schema.name).removeprefix("aten::")
-        return _ATEN.get(name, _ALIASES.get(name, name)), target._schema.is_mutable
+        name = str(schema_of(target).name).removeprefix("aten::")
+        return _ATEN.get(name, _ALIASES.get(name, name)), schema_of(target).is_mutable
     if isinstance(target, str):
         writes = target.endswith("_") and not target.endswith("__")
         name = target[:-1] if writes else target
@@ -248,7 +248,7 @@ def written(node: Node) -> bool:
     if node.target in _WRITING or node.target in _INPLACE or _inplace(node):
         return True
     if isinstance(node.target, OpOverload):
-        return bool(node.target._schema.is_mutable)
+        return bool(schema_of(node.target).is_mutable)
     if node.target in (operator.and_, operator.or_, operator.not_):  # so named because the plain word is taken
         return False
     name = getattr(node.target, "__name__", "")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
+from lamina.base.torch_names.torch_private import REGISTRIES
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.attribute_reads import Attributes
@@ -89,7 +90,7 @@ class Changes:
         """Whether a constant that a module is given becomes an attribute like others."""
         trace = self.trace
         space = self.attributes.stored(module, "__dict__")
-        for held in ("_parameters", "_modules", "_buffers"):
+        for held in REGISTRIES:
             names = trace.dict_item(space, held)
             if type(names) not in DICTS or trace.dict_item(names, name) is not MISSING:
                 return False
