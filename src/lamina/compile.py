@@ -42,9 +42,9 @@ from lamina.base.user_frames import with_users_frames
 from lamina.capture.behind_torch import log_behind_torch
 from lamina.capture.dynamo import compile_callable, compiled_graph, guarded, note_behind_torch
 from lamina.capture.entry.torch_private import compiling_alone
+from lamina.capture.frame_reasons import BY_EAGER
 from lamina.capture.modes.torch_private import has_function_modes
 from lamina.capture.own.callable import interprets
-from lamina.capture.reasons import BY_EAGER
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
 from lamina.eager_comparison.trial import trial_of

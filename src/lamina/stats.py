@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from lamina.base.plurals import counted
 from lamina.capture.dynamo import Captured
-from lamina.capture.reasons import LOADED
+from lamina.capture.frame_reasons import LOADED
 from lamina.ir.plan import Plan
 from lamina.record import Record
 from lamina.runtime.build import BuildResult

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import lamina
 from lamina.artefacts import store
 from lamina.artefacts.constants import Unstorable
-from lamina.capture.reasons import LOADED
+from lamina.capture.frame_reasons import LOADED
 from lamina.errors import BadArgument
 from lamina.runtime.cache import Cache, Entry
 from lamina.runtime.cache_tool import export_to, import_from

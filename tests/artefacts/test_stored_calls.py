@@ -19,8 +19,8 @@ from torch.fx import GraphModule
 
 import lamina
 from lamina.backends.compose import compose
+from lamina.capture.frame_reasons import LOADED, NOT_STORED, STORED
 from lamina.capture.own.callable import interpreted_callable
-from lamina.capture.reasons import LOADED, NOT_STORED, STORED
 from lamina.record import Record
 from lamina.runtime.cache import Cache
 from tests.capture.own.changing_programs import Memory, stored_difference

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import lamina
 from lamina.artefacts import store
 from lamina.artefacts.front import stored_calls
-from lamina.capture.reasons import LOADED
+from lamina.capture.frame_reasons import LOADED
 from tests.aot import test_dependent_results as dependent
 
 WATCHED = (

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import lamina
-from lamina.capture.reasons import NOT_STORED
+from lamina.capture.frame_reasons import NOT_STORED
 from lamina.errors import BadArgument, LaminaWarning
 
 

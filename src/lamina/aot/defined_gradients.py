@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from lamina.aot.autograd.torch_private import node_class, serve_nothing, serve_saved, serve_sparse
+from lamina.aot.autograd.nodes.torch_private import node_class, serve_nothing, serve_saved, serve_sparse
 from lamina.aot.backwards import Boxed
 from lamina.aot.engine.again import Again
 from lamina.aot.engine.torch_private import saved_and_changed, saved_tensors

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch.fx import GraphModule
 
-from lamina.aot.autograd.torch_private import sequence_number
+from lamina.aot.autograd.nodes.torch_private import sequence_number
 from lamina.aot.engine.again import Held
 from lamina.aot.torch_private import autocast_states, mode_apart, tracing_state
 from lamina.base.fx.torch_private import flatten

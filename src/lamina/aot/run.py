@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot import eager_reasons, reasons
+from lamina.aot.autograd.nodes.torch_private import serve_differentiated
 from lamina.aot.autograd.torch_private import (
     Applied,
     differentiable_places,
@@ -17,7 +18,6 @@ from lamina.aot.autograd.torch_private import (
     only_computes,
     only_viewed,
     run_aot_autograd,
-    serve_differentiated,
     without_donations,
     written_inputs,
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,10 +34,11 @@ from lamina.aot.torch_private import (
     saving_is_hooked,
     without_function_modes,
 )
+from lamina.aot.trial_operands import Given, Like, UnknownError, like_of, numbers_in, packed
 from lamina.base.captured import argument, tensors
 from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
-from lamina.base.symbolic.torch_private import depends_on_data, hint, is_fake
+from lamina.base.symbolic.torch_private import depends_on_data, is_fake
 
 __all__ = ["order_in_eager", "other_in_eager", "trying"]
 
@@ -58,6 +59,16 @@ _OTHER_KERNELS = frozenset(
 )
 """Calls whose kernels, and with them the strides of results, depend on which operands require a gradient."""
 
+_LARGE = (1e300, 2**62)
+"""A float and an integer that few dtypes hold."""
+_OF_NUMBERS = frozenset(
+    str.split(
+        "add addcdiv addcmul clamp clamp_max clamp_min div fill fill_diagonal floor_divide fmod full_like hardshrink"
+        " hardtanh index_fill iadd idiv imul isub leaky_relu lerp masked_fill mul nan_to_num pow remainder rsub scatter"
+        " setitem softshrink sub threshold where xlogy"
+    )
+)
+"""Calls whose integers are values, not sizes or places."""
 _SMALL = 32
 """Elements along a dimension from which a trial call uses a shorter one in its place; too small hides errors of
 size.
@@ -118,7 +129,7 @@ def _places(node: Node) -> dict[Node, int]:
     return {operand: place for place, operand in enumerate(node.all_input_nodes)}
 
 
-def _given(node: Node, places: dict[Node, int]) -> _Given | None:
+def _given(node: Node, places: dict[Node, int]) -> Given | None:
     """What a call is tried with, None if it is not tried."""
     name = operation_name(node.target)
     if node.op not in ("call_function", "call_method") or name in _UNTRIED or not node.all_input_nodes:
@@ -126,13 +137,13 @@ def _given(node: Node, places: dict[Node, int]) -> _Given | None:
     if (node.op == "call_function" and not is_torch_function(node.target)) or _is_internal(name, node.target):
         return None
     try:
-        given = _Given((_packed(node.args, places), _packed(node.kwargs, places)), _wanted(node, places))
-    except _UnknownError:
+        given = Given((packed(node.args, places), packed(node.kwargs, places)), _wanted(node, places))
+    except UnknownError:
         return None
     return given if given.likes else None
 
 
-def _is_laid_out(node: Node, given: _Given) -> bool:
+def _is_laid_out(node: Node, given: Given) -> bool:
     """Whether the strides of a call's results are those of the same call tried."""
     return operation_name(node.target) not in _OTHER_KERNELS and all(like.dense for like in given.likes)
 
@@ -166,7 +177,7 @@ def _differs(node: Node) -> Reason | None:
     return None
 
 
-def _beyond(node: Node, given: _Given, places: dict[Node, int]) -> Reason | None:
+def _beyond(node: Node, given: Given, places: dict[Node, int]) -> Reason | None:
     """Why a call is eager's to make: it refuses numbers that its dtypes do not hold, and one that varies is such a one.
 
     One that is none is guarded to be none.
@@ -178,7 +189,7 @@ def _beyond(node: Node, given: _Given, places: dict[Node, int]) -> Reason | None
     if not varying:
         return None
     large = map_arg((node.args, node.kwargs), lambda one: varying.get(one, one))
-    arguments = (_packed(large[0], places), _packed(large[1], places))
+    arguments = (packed(large[0], places), packed(large[1], places))
     refused = _answer(node.target, replace(given, arguments=arguments), calling_state()).refused
     if "without overflow" not in refused:
         return None
@@ -188,7 +199,7 @@ def _beyond(node: Node, given: _Given, places: dict[Node, int]) -> Reason | None
     return eager_reasons.OTHER_IN_EAGER(place=source_of(node), error=refused)
 
 
-def _other_kind(node: Node, traced: Tensor, eager: _Like, laid_out: bool) -> Reason | None:
+def _other_kind(node: Node, traced: Tensor, eager: Like, laid_out: bool) -> Reason | None:
     """In what a traced result differs from eager's, whose sizes may be smaller; ``laid_out``: in strides as well."""
     if traced.dtype != eager.dtype or traced.dim() != len(eager.shape):
         return eager_reasons.OTHER_KIND(
@@ -198,7 +209,7 @@ def _other_kind(node: Node, traced: Tensor, eager: _Like, laid_out: bool) -> Rea
         )
     if not laid_out or any(depends_on_data(n) for n in (*traced.shape, *traced.stride())):
         return None
-    ours = _like(0, traced)
+    ours = like_of(0, traced)
     if 0 in (*traced.stride(), *eager.shape):
         return None
     traced_order, order = ([i for i in like.order if ours.shape[i] > 1] for like in (ours, eager))
@@ -218,154 +229,16 @@ def _is_internal(name: str, target: Any) -> bool:
     return name.startswith("_") and not name.startswith("__") and not in_python
 
 
-class _UnknownError(Exception):
-    """An argument that has no equal on the CPU, or whose numbers only a run tells."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Like:
-    """A tensor as a trial knows it: its dtype, its sizes, and its dimensions in the order in which memory holds them.
-
-    Operands of one ``place`` are one tensor. ``dense`` says that sizes and order tell its strides.
-    """
-
-    place: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    order: tuple[int, ...]
-    dense: bool
-
-    def made(self, fill: str, sizes: dict[int, int]) -> Tensor:
-        """A tensor like it whose sizes are those that ``sizes`` has for its own."""
-        shape = [sizes.get(self.shape[i], self.shape[i]) for i in self.order]
-        number = int(fill == "ones")
-        whole = torch.full(shape, number, dtype=self.dtype, device="cpu")
-        tensor = whole.permute([self.order.index(i) for i in range(len(shape))])
-        if fill == "identity" and len(shape) >= 2:
-            tensor.diagonal(dim1=-2, dim2=-1).fill_(1)
-        return tensor
-
-
-@dataclass(frozen=True, slots=True)
-class _Nested:
-    """A list, tuple, dictionary, slice or size of packed items; ``names`` are a dictionary's."""
-
-    kind: type
-    items: tuple[Any, ...]
-    names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Plain:
-    """Any other argument, told from equal ones of another type."""
-
-    kind: type
-    value: Any
-
-
-def _packed(value: Any, places: dict[Node, int]) -> Any:
-    """An argument of a captured call without nodes and symbols, such that it can be a key."""
-    if isinstance(value, Node):
-        return _operand(value, places[value])
-    if isinstance(value, slice):
-        return _Nested(slice, tuple(_packed(one, places) for one in (value.start, value.stop, value.step)))
-    if isinstance(value, dict):
-        return _Nested(dict, tuple(_packed(one, places) for one in value.values()), tuple(value))
-    if isinstance(value, (tuple, list)):
-        return _Nested(list if isinstance(value, list) else tuple, tuple(_packed(one, places) for one in value))
-    if value is None or value is Ellipsis or isinstance(value, _CONSTANTS):
-        return _Plain(type(value), value)
-    raise _UnknownError
-
-
-_CONSTANTS = (int, float, complex, str, torch.dtype, torch.device, torch.memory_format, torch.layout)
-_ANY_FLOAT = _Plain(float, 0.5)
-"""Stands for a float that varies: every call that takes one takes this one, a probability too."""
-_LARGE = (1e300, 2**62)
-"""A float and an integer that few dtypes hold."""
-_OF_NUMBERS = frozenset(
-    str.split(
-        "add addcdiv addcmul clamp clamp_max clamp_min div fill fill_diagonal floor_divide fmod full_like hardshrink"
-        " hardtanh index_fill iadd idiv imul isub leaky_relu lerp masked_fill mul nan_to_num pow remainder rsub scatter"
-        " setitem softshrink sub threshold where xlogy"
-    )
-)
-"""Calls whose integers are values, not sizes or places."""
-
-
-def _operand(node: Node, place: int) -> _Like | _Plain:
-    value: Any = node.meta.get("example_value")
-    if isinstance(value, torch.SymInt) and not depends_on_data(value):
-        return _Plain(int, hint(value))
-    if isinstance(value, torch.SymFloat):
-        return _ANY_FLOAT
-    if not is_fake(value) or value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
-        raise _UnknownError
-    if any(depends_on_data(n) for n in (*value.shape, *value.stride())):
-        raise _UnknownError
-    return _like(place, value)
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """The packed arguments of a call, and the places of those that are to have a gradient."""
-
-    arguments: tuple[Any, Any]
-    wanted: frozenset[int] = frozenset()
-
-    @property
-    def likes(self) -> list[_Like]:
-        """The tensors among them."""
-        return list(_tensors(self.arguments))
-
-    def made(
-        self, fill: str, sizes: dict[int, int], changed: Callable[[int, Tensor], Tensor] = lambda _, tensor: tensor
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments to call with; whole numbers that are a tensor's size change as that does.
-
-        What is ``changed`` of a place and the tensor made for it stands there.
-        """
-        operands = {like.place: like for like in self.likes}
-        found = {place: changed(place, like.made(fill, sizes)) for place, like in operands.items()}
-        args, kwargs = (_unpacked(one, sizes, found) for one in self.arguments)
-        return args, kwargs
-
-
-def _tensors(packed: Any) -> Any:
-    if isinstance(packed, _Like):
-        yield packed
-    for one in packed.items if isinstance(packed, _Nested) else packed if isinstance(packed, tuple) else ():
-        yield from _tensors(one)
-
-
-def _numbers(packed: Any) -> Iterator[int]:
-    if isinstance(packed, _Plain) and packed.kind is int:
-        yield packed.value
-    for one in packed.items if isinstance(packed, _Nested) else packed if isinstance(packed, tuple) else ():
-        yield from _numbers(one)
-
-
-def _unpacked(packed: Any, sizes: dict[int, int], found: dict[int, Tensor]) -> Any:
-    if isinstance(packed, _Like):
-        return found[packed.place]
-    if isinstance(packed, _Plain):
-        return sizes.get(packed.value, packed.value) if packed.kind is int else packed.value
-    items = [_unpacked(one, sizes, found) for one in packed.items]
-    if packed.kind is dict:
-        return dict(zip(packed.names, items, strict=True))
-    return slice(*items) if packed.kind is slice else packed.kind(items)
-
-
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """What eager makes of a call: why it is ``refused``, or else what its tensors are like, of whatever sizes."""
 
     refused: str = ""
-    results: tuple[_Like, ...] = ()
+    results: tuple[Like, ...] = ()
 
 
 @functools.lru_cache(_ASKS)
-def _answer(target: Any, given: _Given, state: Any) -> _Answer:
+def _answer(target: Any, given: Given, state: Any) -> _Answer:
     """What eager makes of a call within that ``state``, which is the present one."""
     likes = given.likes
     smaller = _smaller([like.shape for like in likes])
@@ -385,11 +258,11 @@ def _answer(target: Any, given: _Given, state: Any) -> _Answer:
     return _Answer(f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}")
 
 
-def _whatever_the_sizes(problem: Exception, given: _Given, smaller: dict[int, int]) -> bool:
+def _whatever_the_sizes(problem: Exception, given: Given, smaller: dict[int, int]) -> bool:
     """Whether what a call with ``smaller`` sizes raised is not for a place that the operands themselves have."""
     if isinstance(problem, IndexError) and "imension out of range" not in str(problem):
         ranks = max(len(like.shape) for like in given.likes)
-        return all(-ranks <= number < ranks or number in smaller for number in _numbers(given.arguments))
+        return all(-ranks <= number < ranks or number in smaller for number in numbers_in(given.arguments))
     return isinstance(problem, (NotImplementedError, IndexError))
 
 
@@ -402,7 +275,7 @@ def _smaller(shapes: Sequence[tuple[int, ...]]) -> dict[int, int]:
     return {n: _SMALL * (k + 1) if n % _SMALL == 0 else _SMALL + 1 + 2 * k for k, n in enumerate(large)}
 
 
-def _tried(target: Any, given: _Given, fill: str, sizes: dict[int, int]) -> tuple[Exception | None, tuple[_Like, ...]]:
+def _tried(target: Any, given: Given, fill: str, sizes: dict[int, int]) -> tuple[Exception | None, tuple[Like, ...]]:
     """What a call raises, and what its results are like."""
     args, kwargs = given.made(fill, sizes)
     try:
@@ -411,7 +284,7 @@ def _tried(target: Any, given: _Given, fill: str, sizes: dict[int, int]) -> tupl
             _differentiated(target, given, fill, sizes)
     except Exception as problem:
         return problem, ()
-    return None, tuple(_like(0, one) for one in results if one.layout is torch.strided)
+    return None, tuple(like_of(0, one) for one in results if one.layout is torch.strided)
 
 
 def _called(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
@@ -419,7 +292,7 @@ def _called(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
     return [one for one in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(one, Tensor)]
 
 
-def _differentiated(target: Any, given: _Given, fill: str, sizes: dict[int, int]) -> None:
+def _differentiated(target: Any, given: Given, fill: str, sizes: dict[int, int]) -> None:
     """Make the call with gradients and compute them; operands have a history, since it may write to them."""
     leaves: list[Tensor] = []
 
@@ -434,12 +307,3 @@ def _differentiated(target: Any, given: _Given, fill: str, sizes: dict[int, int]
         results = [one for one in _called(target, args, kwargs) if one.requires_grad]
         if results:
             torch.autograd.grad(results, leaves, [torch.ones_like(one) for one in results], allow_unused=True)
-
-
-def _like(place: int, tensor: Tensor) -> _Like:
-    shape, steps = [hint(n) for n in tensor.shape], [hint(step) for step in tensor.stride()]
-    order = sorted(range(len(steps)), key=lambda i: -steps[i])
-    dense, step = True, 1
-    for i in reversed(order):
-        dense, step = dense and steps[i] == step, step * shape[i]
-    return _Like(place, tensor.dtype, tuple(shape), tuple(order), dense)

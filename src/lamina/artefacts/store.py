@@ -26,9 +26,9 @@ from lamina.artefacts.kind import kind_of_process
 from lamina.artefacts.programs import Compile, Here, made_again, written_program
 from lamina.base.decision import Decision
 from lamina.base.recovery import brief
+from lamina.capture.frame_reasons import LOADED, NOT_STORED, STORED, STORED_FOR_OTHERS
 from lamina.capture.own.reuse.driver import Driver
 from lamina.capture.own.reuse.facts import Fact
-from lamina.capture.reasons import LOADED, NOT_STORED, STORED, STORED_FOR_OTHERS
 from lamina.options import Options
 from lamina.record import Record
 from lamina.runtime.cache import Cache, Entry, digest

@@ -13,10 +13,7 @@ from lamina.base.decision import Decision
 from lamina.base.reasons import Reason
 from lamina.base.user_warnings import calling_line, calling_place, warn_user
 from lamina.capture.breaks import break_reason, is_torchs, user_frame, user_place
-from lamina.capture.modes.switches import place_of
-from lamina.capture.reasons import (
-    COROUTINE,
-    GENERATOR,
+from lamina.capture.frame_reasons import (
     NO_TENSOR_CALLS,
     NOTHING_CAPTURED,
     PASSED_OVER,
@@ -26,6 +23,8 @@ from lamina.capture.reasons import (
     SKIPPED_BY_DYNAMO,
     SYMBOLS_TAKE_TOO_LONG,
 )
+from lamina.capture.modes.switches import place_of
+from lamina.capture.reasons import COROUTINE, GENERATOR
 from lamina.capture.recompiles.guard_texts import FailedGuard
 from lamina.record import Record
 

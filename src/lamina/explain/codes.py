@@ -11,7 +11,7 @@ from lamina.base.reasons import Code, Codes, registered
 
 __all__ = ["all_codes", "codes_page"]
 
-_HOLDERS = ("reasons", "eager_reasons", "work_reasons", "recovery")
+_HOLDERS = ("reasons", "eager_reasons", "frame_reasons", "work_reasons", "recovery")
 """Names of the modules that register codes when they are imported."""
 
 _HEAD = """# Codes of decisions

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from lamina.capture.frame_reasons import REUSED
 from lamina.capture.own.callable import interpreted_callable
-from lamina.capture.reasons import REUSED
 from lamina.record import Record
 from tests.capture.own.machines import MACHINES
 

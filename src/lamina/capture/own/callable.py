@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.base.decision import Decision
+from lamina.capture.frame_reasons import BY_DYNAMO, NOT_WANTED, OTHER_STATE
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.guards.library import Library
@@ -23,7 +24,6 @@ from lamina.capture.own.reuse.kinds import errors_kept
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.torch_private import in_ordinary_state, seen_by_dynamo
 from lamina.capture.printed_name import name_compiled
-from lamina.capture.reasons import BY_DYNAMO, NOT_WANTED, OTHER_STATE
 from lamina.capture.stance.torch_private import (
     SWITCHED_OFF,
     compiling_is_switched_off,

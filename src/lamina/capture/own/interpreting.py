@@ -15,6 +15,7 @@ from lamina.base.decision import Decision
 from lamina.base.user_warnings import calling_line
 from lamina.capture.breaks import own_break_reason
 from lamina.capture.dynamo import Captured, compiled_graph
+from lamina.capture.frame_reasons import INTEGERS_ARE_FIXED, INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS
 from lamina.capture.log import CaptureLog
 from lamina.capture.own.capturing import CapturingWorld
 from lamina.capture.own.frame import Unhandled
@@ -26,7 +27,6 @@ from lamina.capture.own.reuse.tracing import TracingWorld
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.sharing.families import Families
 from lamina.capture.own.torch_private import SET_GRAD, recording
-from lamina.capture.reasons import INTEGERS_ARE_FIXED, INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS
 from lamina.capture.recompiles.guard_texts import FailedGuard, refusal
 from lamina.capture.recompiles.reasons import GUARDS
 from lamina.capture.stance.torch_private import forbids_recompiles

@@ -11,6 +11,7 @@ import torch
 
 from lamina.base.decision import Decision
 from lamina.base.user_warnings import calling_line
+from lamina.capture.frame_reasons import ALWAYS_ANOTHER, FORGOTTEN, INTERPRETED, REUSED, VERSION_WITHOUT_GRAPHS
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.guards.library import Library
 from lamina.capture.own.reuse.conditions import Names, OwnConditions
@@ -23,7 +24,6 @@ from lamina.capture.own.reuse.kinds import Remembered
 from lamina.capture.own.reuse.learning import NUMBERS
 from lamina.capture.own.reuse.trace import Trace, tensor_look
 from lamina.capture.own.torch_private import SET_GRAD
-from lamina.capture.reasons import ALWAYS_ANOTHER, FORGOTTEN, INTERPRETED, REUSED, VERSION_WITHOUT_GRAPHS
 from lamina.capture.recompiles.guard_texts import FailedGuard
 from lamina.record import Record
 
