@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from lamina.aot.constant_tensors import filling
 from lamina.aot.trace import CallTrace, trace_call
 from lamina.base.aliasing import writes_first
 from lamina.base.fx.torch_private import flatten, unflatten
@@ -62,6 +63,9 @@ class Calls:
 
     def read(self, node: Node, args: Any, kwargs: Any) -> Call:
         """``node``'s call, with ``args`` and ``kwargs`` holding Values for its operands."""
+        target = _target(node)
+        if target is torch.tensor and (made := filling(args, kwargs)) is not None:
+            return Call(lambda tensors: made(), (), (), (target, _of_numbers(args), _of_numbers(kwargs)))
         leaves, spec = flatten((args, kwargs))
         operands: list[Value] = []
         slots: list[Any] = []
@@ -72,7 +76,6 @@ class Calls:
                 slots.append(_Slot(operands.index(leaf)))
             else:
                 slots.append(leaf)
-        target = _target(node)
 
         def function(tensors: list[Any]) -> Any:
             given = [tensors[s.place] if isinstance(s, _Slot) else s for s in slots]
@@ -138,6 +141,11 @@ class _Slot:
     """Stands for an operand among a call's arguments."""
 
     place: int
+
+
+def _of_numbers(item: Any) -> Hashable:
+    leaves, spec = flatten(item)
+    return (tuple(map(_key, leaves)), str(spec))
 
 
 def _is_slot(item: Any, place: int) -> bool:
