@@ -89,7 +89,8 @@ class _Package(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name in _MODULE_OF:
-            value = getattr(import_module(_MODULE_OF[name]), name)
+            with import_module(f"{__name__}.base.collector").collector_held(lasting=True):
+                value = getattr(import_module(_MODULE_OF[name]), name)
         elif name in _MODULES:
             value = import_module(f"{__name__}.{name}")
         elif name == "__version__":

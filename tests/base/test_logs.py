@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+from torch._logging._internal import LazyTraceHandler, trace_log
 
 import lamina
 from lamina.base import logs
@@ -115,3 +117,15 @@ def test_nobody_hears_torchs_structured_trace_in_tests() -> None:
     """Its own handler lets go of it with the first line; pytest's would have all graphs written as text."""
     lamina.compile(lambda x: x * 3 + 1)(torch.randn(4, 8))
     assert not logs.tracing()
+
+
+def test_torchs_handler_without_a_folder_is_no_reader(tmp_path: Path) -> None:
+    """It is there until the first text: writing all facts of a stored call for it took longer than loading the call."""
+    before = trace_log.handlers[:]
+    try:
+        trace_log.handlers[:] = [LazyTraceHandler(None)]
+        assert not logs.tracing()
+        trace_log.handlers[:] = [LazyTraceHandler(str(tmp_path))]
+        assert logs.tracing()
+    finally:
+        trace_log.handlers[:] = before

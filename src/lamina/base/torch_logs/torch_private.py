@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch._logging._internal import log_state, trace_log, trace_structured
+from torch._logging._internal import LazyTraceHandler, log_state, trace_log, trace_structured
 
 __all__ = ["asked_for_torch_logs", "enabled_torch_logs", "traced", "tracing"]
 
 
 def tracing() -> bool:
-    """Whether somebody reads the structured trace (``TORCH_TRACE``)."""
-    return bool(trace_log.handlers)
+    """Whether somebody reads the structured trace (``TORCH_TRACE``).
+
+    Without that variable torch has a handler until the first text comes, which then finds that it has no folder.
+    """
+    return not all(map(_has_no_folder, trace_log.handlers))
+
+
+def _has_no_folder(handler: object) -> bool:
+    return isinstance(handler, LazyTraceHandler) and handler.root_dir is None and handler.stream is None
 
 
 def traced(name: str, text: Callable[[], str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch.fx import GraphModule
 
+from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.capture.frame_reasons import BY_DYNAMO, NOT_WANTED, OTHER_STATE
 from lamina.capture.module import is_transparent, original_of, transparent
@@ -186,7 +187,7 @@ class _Entry:
         """What the call gives if it was stored by another process, else ``MISSING``."""
         found = None
         if self.store is not None:
-            with self.record.harmless("capture"):
+            with self.record.harmless("capture"), collector_held(lasting=True):
                 found = self.store.found(args, kwargs)
         if found is None:
             return MISSING
