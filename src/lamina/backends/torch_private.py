@@ -32,7 +32,6 @@ from lamina.lower.sizes import LIMITS
 
 __all__ = [
     "FLEX_ATTENTION",
-    "FLEX_ATTENTION_BACKWARD",
     "IS_ON",
     "PROFILER",
     "Special",
@@ -54,7 +53,6 @@ __all__ = [
 ]
 
 FLEX_ATTENTION = torch.ops.higher_order.flex_attention
-FLEX_ATTENTION_BACKWARD = torch.ops.higher_order.flex_attention_backward
 
 
 PROFILER: Mapping[str, Any] = vars(profiler)

@@ -12,6 +12,9 @@ from torch.nn import functional
 
 __all__ = ["DEMOS", "GPT", "Attention", "Demo", "Example", "ResidualBlock"]
 
+IS_A_PROGRAM = True
+"""The own front end interprets the functions of this file as it does the user's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Example:

@@ -13,6 +13,7 @@ from torch import nn
 import lamina
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.pending import Pending
+from lamina.cli.demo_models import Attention
 from lamina.errors import GraphBroken
 from lamina.record import Record
 from lamina.summary import user_kernels
@@ -627,3 +628,12 @@ def test_weak_references_die_when_they_do_in_eager():
         z, dead = compiled(values())
         assert same(z, values().relu() + 1)
         assert dead
+
+
+def test_models_of_the_demo_are_interpreted_though_they_are_of_lamina() -> None:
+    model, x = Attention(8, 2).eval(), torch.randn(2, 3, 8)
+    compiled, graphs = captured(lambda x: model(x, x, x) + 1)
+    with torch.no_grad():
+        assert torch.equal(compiled(x), model(x, x, x) + 1)
+    assert len(graphs.graphs) == 1
+    assert graphs.calls > 10

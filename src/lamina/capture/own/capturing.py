@@ -45,9 +45,10 @@ _OPENED = (
     "torch.backends.mha",
     DISPATCHERS,
     CONTEXTLIB,
-    "lamina.cli.demo_models",
 )
-"""Modules of torch's, and of models of ours, whose functions are interpreted; the others of both are called."""
+"""Modules of torch's whose functions are interpreted; those of others, and of Lamina's own, are called."""
+_PROGRAM = "IS_A_PROGRAM"
+"""What a module of Lamina's says of itself whose functions are interpreted like the user's: the demo's models."""
 
 _METHODS: dict[Callable[..., Any], str] = {
     iter: "__iter__",
@@ -138,6 +139,8 @@ class CapturingWorld(PlainWorld):
         if "handle_torch_function" in function.__code__.co_names or never_entered(function):
             return False
         if isinstance(module, str) and module.startswith(("torch.", "lamina.")):
+            if function.__globals__.get(_PROGRAM) is True:
+                return True
             of_a_module = module.startswith("torch.nn.modules.")  # whose __iter__ is that of no tensor
             return module.startswith(_OPENED) and (of_a_module or function.__name__ not in LEFT_OUT)
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -44,30 +45,37 @@ def layer_of(function: Any, args: tuple[Any, ...], looks: tuple[Any, ...]) -> Ca
     return lambda call: made(call, tuple(source.shape), *args)
 
 
-def _encoder_layer(
-    call: Call,
-    shape: tuple[int, ...],
-    source: torch.Tensor,
-    width: int,
-    heads: int,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    out_weight: torch.Tensor,
-    out_bias: torch.Tensor,
-    gelu: bool,
-    norm_first: bool,
-    eps: float,
-    *rest: Any,
-) -> torch.Tensor:
+@dataclass(frozen=True, slots=True)
+class _Projections:
+    """How attention of ``heads`` heads projects a sequence of vectors of ``width`` numbers to queries, keys and values,
+    all three with one matrix, and what it found back to vectors.
+    """
+
+    width: int
+    heads: int
+    weight: torch.Tensor
+    bias: torch.Tensor
+    out_weight: torch.Tensor
+    out_bias: torch.Tensor
+
+
+_OF_PROJECTIONS = len(fields(_Projections))
+_UNSAID: tuple[Any, ...] = (None, True, True, None)
+"""A mask, whether weights are wanted, whether as means over the heads, and the mask's kind, where a call says none."""
+
+
+def _encoder_layer(call: Call, shape: tuple[int, ...], source: torch.Tensor, *given: Any) -> torch.Tensor:
+    projections = _Projections(*given[:_OF_PROJECTIONS])
+    gelu, norm_first, eps, *rest = given[_OF_PROJECTIONS:]
     norm_1, norm_2, linear_1, linear_2 = (rest[at : at + 2] for at in (0, 2, 4, 6))
     mask, kind = (*rest[8:], None, None)[:2]
 
-    def norm(x: torch.Tensor, parameters: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        found: torch.Tensor = call(F.layer_norm, x, (width,), *parameters, eps)
+    def norm(x: torch.Tensor, parameters: list[torch.Tensor]) -> torch.Tensor:
+        found: torch.Tensor = call(F.layer_norm, x, (projections.width,), *parameters, eps)
         return found
 
     x = norm(source, norm_1) if norm_first else source
-    x, _ = _attended(call, shape, x, width, heads, weight, bias, out_weight, out_bias, mask, kind)
+    x, _ = _attended(call, shape, x, projections, mask, kind)
     x = call(torch.add, x, source)
     before = x = x if norm_first else norm(x, norm_1)
     x = norm(x, norm_2) if norm_first else x
@@ -76,54 +84,36 @@ def _encoder_layer(
     return x if norm_first else norm(x, norm_2)
 
 
-def _attention(
-    call: Call,
-    shape: tuple[int, ...],
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    width: int,
-    heads: int,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    out_weight: torch.Tensor,
-    out_bias: torch.Tensor,
-    mask: torch.Tensor | None,
-    weights: bool,
-    average: bool,
-    kind: int | None,
-) -> tuple[Any, ...]:
-    del key, value  # the module comes here where they are the query
-    given = (query, width, heads, weight, bias, out_weight, out_bias, mask, kind, weights)
-    found, of_heads = _attended(call, shape, *given)
+def _attention(call: Call, shape: tuple[int, ...], query: torch.Tensor, *given: Any) -> tuple[Any, ...]:
+    after = 2 + _OF_PROJECTIONS  # and after keys and values: the module comes here where they are the query
+    projections, rest = _Projections(*given[2:after]), given[after:]
+    mask, weights, average, kind = (*rest, *_UNSAID[len(rest) :])
+    found, of_heads = _attended(call, shape, query, projections, mask, kind, weights)
     if not weights:
         return found, None
-    return found, call(torch.div, call(torch.sum, of_heads, 1), heads) if average else of_heads
+    return found, call(torch.div, call(torch.sum, of_heads, 1), projections.heads) if average else of_heads
 
 
 def _attended(
     call: Call,
     shape: tuple[int, ...],
     x: torch.Tensor,
-    width: int,
-    heads: int,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    out_weight: torch.Tensor,
-    out_bias: torch.Tensor,
+    projections: _Projections,
     mask: torch.Tensor | None,
     kind: int | None,
     weights: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention of each place of ``x`` to all, and the weights of each head if they are wanted or there is a mask."""
     rows, length, _ = shape
-    projected = call(torch.Tensor.view, call(F.linear, x, weight, bias), rows, length, 3, heads, width // heads)
+    heads, of_head = projections.heads, projections.width // projections.heads
+    joint = call(F.linear, x, projections.weight, projections.bias)
+    projected = call(torch.Tensor.view, joint, rows, length, 3, heads, of_head)
     q, k, v = call(torch.unbind, call(torch.permute, projected, (2, 0, 3, 1, 4)))
     of_heads = None
     if mask is None and not weights:
         found = call(F.scaled_dot_product_attention, q, k, v)
     else:
-        scaled = call(torch.div, q, math.sqrt(width // heads))
+        scaled = call(torch.div, q, math.sqrt(of_head))
         scores = call(torch.matmul, scaled, call(torch.transpose, k, -1, -2))
         if mask is not None:
             masked = call(torch.Tensor.to, mask, torch.bool)
@@ -132,5 +122,5 @@ def _attended(
             scores = call(torch.masked_fill, scores, masked, -math.inf)
         of_heads = call(F.softmax, scores, -1)
         found = call(torch.matmul, of_heads, v)
-    joined = call(torch.Tensor.reshape, call(torch.transpose, found, 1, 2), rows, length, width)
-    return call(F.linear, joined, out_weight, out_bias), of_heads
+    joined = call(torch.Tensor.reshape, call(torch.transpose, found, 1, 2), rows, length, projections.width)
+    return call(F.linear, joined, projections.out_weight, projections.out_bias), of_heads

@@ -111,7 +111,7 @@ class Recorder(TorchFunctionMode):
     """
 
     cause = ""
-    """Why the last call could not be recorded, where more than its name tells (``torch_calls.CAUSES``)."""
+    """Why the last call could not be recorded, where more than its name tells (``reasons.OWN_CAUSES``)."""
 
     def __init__(
         self, regions: Regions, place: Callable[[], str], handled: Callable[[], bool], whole: bool = False

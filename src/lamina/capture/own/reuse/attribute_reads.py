@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from functools import partial
 from types import (
@@ -34,7 +34,7 @@ from lamina.capture.own.torch_private import unseen
 
 __all__ = ["Attributes"]
 
-_FIELD = type(__import__("collections").namedtuple("_Field", "a").a)
+_FIELD: Any = type(vars(namedtuple("_Field", "a"))["a"])
 _OF_TENSORS = (Pending, torch.Tensor, torch.nn.Parameter)
 _BUILTIN = (
     list, dict, tuple, str, int, float, bool, complex, set, frozenset, bytes, range, OrderedDict, torch.Size,
