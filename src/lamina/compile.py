@@ -165,8 +165,14 @@ def lamina_backend(
 ) -> Callable[..., Any]:
     """The backend behind ``torch.compile(model, backend="lamina")``.
 
-    Within a level of forward-mode differentiation graphs run as they are.
+    ``gm`` is a graph of torch calls, ``example_inputs`` are what it is first called with. Within a level of
+    forward-mode differentiation graphs run as they are. Raises ``BadArgument`` for what is no graph.
     """
+    if not isinstance(gm, GraphModule):
+        raise BadArgument(
+            f"lamina_backend was given a {type(gm).__name__} in place of a graph",
+            remedy='pass it to torch.compile, as backend="lamina", or use lamina.compile',
+        )
     if not serve_without_tangents():
         return gm.forward
     lamina = as_backend("lamina")

@@ -15,6 +15,7 @@ from weakref import ref
 from lamina.base.decision import Decision
 from lamina.base.files import files, text_of
 from lamina.base.logs import log_stage
+from lamina.base.paths import path_of
 from lamina.base.plurals import counted
 from lamina.base.recovery import NOT_RECORDED, brief
 
@@ -178,10 +179,10 @@ class Record:
 
         In it are the values of its stages, numbered as well, as files that can be run, compiled or read back, and
         ``decisions.txt``. Graphs, loop programs, plans and host programs are Python, kernels C++ or Triton. A stage
-        whose value cannot be written leaves a text that says why. Raises ``OSError`` where the folder cannot be
-        written.
+        whose value cannot be written leaves a text that says why. Raises ``BadArgument`` for what is no path, and
+        ``OSError`` where the folder cannot be written.
         """
-        folder = Path(folder)
+        folder = path_of(folder, "the folder to dump to")
         regions: dict[str, list[Stage]] = {}
         for stage in self.stages:
             regions.setdefault(stage.region or "capture", []).append(stage)

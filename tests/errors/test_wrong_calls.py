@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,3 +100,53 @@ def test_a_function_compiled_as_often_as_may_be_says_so() -> None:
     (said,) = [str(w.message) for w in caught if "recompile_limit" in str(w.message)]
     assert re.search("test_wrong_calls.py.*recompile_limit.*did not fit because.*raise the limit", said)
     assert any("recompile_limit" in d.reason for d in compiled.record.decisions("capture"))
+
+
+@pytest.mark.parametrize("compare", [lamina.verify, lamina.bisect], ids=["verify", "bisect"])
+class TestComparisons:
+    @pytest.mark.parametrize("value", [3, "f", None, torch.ones(2)], ids=lambda v: type(v).__name__)
+    def test_what_cannot_be_called_is_not_compared(self, compare: Any, value: Any) -> None:
+        with pytest.raises(BadArgument, match=f"compared with eager is a {type(value).__name__}"):
+            compare(value, torch.ones(2))
+
+    @pytest.mark.parametrize("options", [3, "strict", [1], lamina.Options()], ids=lambda v: type(v).__name__)
+    def test_options_are_a_mapping(self, compare: Any, options: Any) -> None:
+        with pytest.raises(BadArgument, match="pass a mapping"):
+            compare(_sine, torch.ones(2), options=options)
+
+
+@pytest.mark.parametrize("path", [3, None, b"a", ["a"]], ids=repr)
+def test_what_is_no_path_is_told(path: Any) -> None:
+    compiled = lamina.compile(_sine)
+    for give in (
+        compiled.record.dump,
+        compiled.report,
+        lambda path: lamina.package(compiled, path),
+        lambda path: lamina.load(path, _sine),
+        lambda path: lamina.bisect(_sine, torch.ones(2), to=path),
+    ):
+        with pytest.raises(BadArgument, match="give a path"):
+            give(path)
+
+
+def test_a_report_that_cannot_be_written_is_told_with_a_remedy(tmp_path: Path) -> None:
+    compiled = lamina.compile(_sine)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadArgument, match=r"cannot be written\n  do: name a file in a folder"):
+        compiled.report(tmp_path / "file" / "page.html")
+    with pytest.raises(BadArgument, match="cannot be read"):
+        compiled.report(tmp_path / "page.html", against=tmp_path / "none.json")
+
+
+def test_what_is_no_backend_is_not_registered() -> None:
+    with pytest.raises(BadArgument, match="the backend to register is 3"):
+        lamina.register_backend(3, name="three")
+    for name in (3, "", b"n"):
+        with pytest.raises(BadArgument, match="the name of the backend"):
+            lamina.register_backend(name=name)
+
+
+@pytest.mark.parametrize("given", [3, None, _sine], ids=lambda v: type(v).__name__)
+def test_the_backend_of_torch_compile_takes_graphs(given: Any) -> None:
+    with pytest.raises(BadArgument, match="in place of a graph"):
+        lamina.lamina_backend(given, [torch.ones(2)])

@@ -22,6 +22,7 @@ from lamina.artefacts.front import compile, stored_calls
 from lamina.artefacts.kind import kind_of_machine, versions
 from lamina.artefacts.store import Store, identity, is_stored
 from lamina.base.lowering import lowerings_key
+from lamina.base.paths import path_of
 from lamina.base.region_names import callable_name
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
@@ -51,7 +52,7 @@ def package(compiled: Callable[..., Any], path: str | Path) -> Path:
 
     Raises ``BadArgument`` where nothing can be packaged, with the reason, and where the file cannot be written.
     """
-    path, store = Path(path), stored_calls(compiled)
+    path, store = path_of(path, "the file of the package"), stored_calls(compiled)
     if store is None:
         raise BadArgument(
             f"{callable_name(compiled)} has no calls that can be packaged: only Lamina's own capture stores them",
@@ -111,7 +112,7 @@ def load(path: str | Path, model: Callable[..., Any], inputs: Any = None, *, all
     Raises ``BadArgument`` for another model or machine, for a package of other versions of Python, torch or Lamina, a
     file that is neither, a choice that names code or needs a package that is not installed, and one that is not right.
     """
-    path = Path(path)
+    path = path_of(path, "the file to load")
     if not (path.is_file() and zipfile.is_zipfile(path)):
         return import_module("lamina.tuner.saved").load(path, model, inputs, allow_code=allow_code)
     if inputs is not None:

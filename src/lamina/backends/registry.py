@@ -65,8 +65,15 @@ def register_backend(backend: Any = None, *, name: str | None = None, **facts: A
     was given. A name registered before is taken over; raises ``BadArgument`` for a built-in one, one that
     torch.compile has a backend of, and for what is no backend.
     """
+    if name is not None and not (isinstance(name, str) and name):
+        raise BadArgument(f"the name of the backend to register is {name!r}", remedy="pass a word, or leave it out")
     if backend is None:
         return lambda given: register_backend(given, name=name, **facts)
+    if not callable(backend) and not isinstance(backend, Backend):
+        raise BadArgument(
+            f"the backend to register is {backend!r}",
+            remedy="pass a function (gm, example_inputs) -> callable, or a lamina.extend.Backend",
+        )
     called = name or getattr(backend, "name", None) or getattr(backend, "__name__", None)
     if not isinstance(called, str) or called == "<lambda>":
         raise BadArgument("the backend to register has no name", remedy="pass name=")

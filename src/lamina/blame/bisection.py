@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot.partition import Partition
+from lamina.base.paths import path_of
 from lamina.blame.differentiation import Unalike, blamed_halves, blamed_joint, joint_inputs
 from lamina.blame.found import Bisection, Blame
 from lamina.blame.observed import GraphCall, Observed, RegionCall, Snapshot, compile_observed
@@ -23,7 +24,7 @@ from lamina.blame.values import Captured, Values, evaluated, run_captured
 from lamina.compile import compile
 from lamina.errors import LaminaWarning
 from lamina.options import Options
-from lamina.testing.runs import Runs, differing, uncompiled
+from lamina.testing.runs import Runs, differing, options_given, uncompiled
 from lamina.testing.torch_private import compiled_anew
 
 __all__ = ["bisect"]
@@ -38,12 +39,13 @@ def bisect(
     differs, the tensors of the first call of each graph are put through every value that the compiler made of it: the
     captured graph after each rewrite, the joint graph, its halves, loop programs after lowering and each sub-pass of
     fusion, plan, kernels and host program. ``options`` are those of ``lamina.compile``; ``to`` is the folder for the
-    source of a wrong kernel, a new one by default.
+    source of a wrong kernel, a new one by default. Raises ``BadArgument`` for what cannot be called, and for a ``to``
+    that is no path.
     """
     start = time.perf_counter()
-    fn = uncompiled(fn)
+    fn, folder = uncompiled(fn), str(path_of(to, "the folder of a wrong kernel")) if to != "" else ""
     name = str(getattr(fn, "__qualname__", type(fn).__name__))
-    runs = Runs(fn, args, kwargs, dict(options or {}))
+    runs = Runs(fn, args, kwargs, options_given(options))
     eager, exact = runs.run(fn), runs.exact(fn)
     notes: list[str] = []
     chosen = dict(runs.options)
@@ -54,7 +56,7 @@ def bisect(
         compiled, record, settings = compile_observed(fn, chosen)
         ours = runs.run(compiled)
     different = tuple(f"{d.where}: {d.kind}: {d.text.partition(': [')[0]}" for d in differing(eager, ours, exact))
-    search = _Search(record, settings, to, notes)
+    search = _Search(record, settings, folder, notes)
     blame = next(search.blames(), None) if different else None
     if different and blame is None:
         with _quietly():

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from lamina.base.accuracy import tensors
 from lamina.base.reference import copied, mapped
+from lamina.errors import BadArgument
 from lamina.testing.fuzz.differ import Difference, differences
 from lamina.testing.fuzz.observe import Raised, Trace, traced
 from lamina.testing.state import State, reachable
 from lamina.testing.torch_private import original
 
-__all__ = ["Runs", "differing", "link_of", "uncompiled"]
+__all__ = ["Runs", "differing", "link_of", "options_given", "uncompiled"]
 
 _SEED = 0
 """Seed of the random generators before each run, so that all runs draw the same."""
@@ -42,10 +43,27 @@ def link_of(compiled: Any) -> Any:
 
 
 def uncompiled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function or module that ``fn`` was compiled from; ``fn`` itself if it is not compiled."""
+    """The function or module that ``fn`` was compiled from; ``fn`` itself if it is not compiled.
+
+    Raises ``BadArgument`` for what cannot be called.
+    """
+    if not callable(fn):
+        raise BadArgument(
+            f"what is to be compared with eager is a {type(fn).__name__}",
+            remedy="pass a function, a method or a torch.nn.Module first, and its arguments after it",
+        )
     link = link_of(fn)
     found: Callable[..., Any] = original(fn) if link is None else link.original
     return found
+
+
+def options_given(options: Any) -> dict[str, Any]:
+    """The options of a comparison. Raises ``BadArgument`` for what is no mapping."""
+    if options is not None and not isinstance(options, Mapping):
+        raise BadArgument(
+            f"the options are a {type(options).__name__}: {options!r}", remedy='pass a mapping such as {"strict": True}'
+        )
+    return dict(options or {})
 
 
 class Runs:

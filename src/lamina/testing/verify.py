@@ -16,7 +16,7 @@ from lamina.compile import compile
 from lamina.errors import LaminaWarning
 from lamina.testing.fuzz.differ import Difference
 from lamina.testing.fuzz.observe import Seen, Trace
-from lamina.testing.runs import Runs, differing, link_of, uncompiled
+from lamina.testing.runs import Runs, differing, link_of, options_given, uncompiled
 from lamina.testing.torch_private import compiled_anew
 
 __all__ = ["Verification", "VerifiedValue", "verify"]
@@ -130,11 +130,12 @@ def verify(fn: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None
 
     ``options`` are those of ``lamina.compile``; an argument of ``fn`` by that name is bound with ``functools.partial``.
     Of a compiled function the original is taken. A program that draws random numbers, which kernels draw otherwise,
-    is compared with ``numerics="eager"``; its regions are as the options say.
+    is compared with ``numerics="eager"``; its regions are as the options say. Raises ``BadArgument`` for what cannot be
+    called or compiled, and ``UnknownOption`` for an option that there is not.
     """
     fn = uncompiled(fn)
     name = str(getattr(fn, "__qualname__", type(fn).__name__))
-    runs = Runs(fn, args, kwargs, dict(options or {}))
+    runs = Runs(fn, args, kwargs, options_given(options))
     notes: list[str] = []
     eager = runs.run(fn)
     chosen = dict(runs.options)

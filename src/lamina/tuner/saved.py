@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lamina.base.paths import path_of
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
 from lamina.tuner.candidates import device_of, lacking
@@ -36,7 +37,7 @@ def load(path: str | Path, model: Callable[..., Any], inputs: Any = None, *, all
     needs a package that is not installed, and one that is not right.
     """
     samples = None if inputs is None else samples_of(inputs)
-    return restored(_read(Path(path)), model, str(path), samples, allow_code)
+    return restored(_read(path_of(path, "the file to load")), model, str(path), samples, allow_code)
 
 
 def restored(
