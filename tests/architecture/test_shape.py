@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import io
 import re
 import subprocess
 import types
@@ -11,12 +12,16 @@ import types
 import pytest
 
 import lamina
+from lamina.base.tables import Table, plain_console
 from lamina.ir.plan import GpuSchedule, Schedule
 from tests.architecture.source import ROOT, functions, sources
 
 MOST_LINES_OF_A_FILE = 800
 MOST_LINES_OF_A_FUNCTION = 100
 MOST_PUBLIC_NAMES = 27
+
+CONSOLES = {"src/lamina/base/tables.py", "src/lamina/explain/explanation.py"}
+"""Where consoles are made: of texts as they are, and to ask whether a terminal has colours."""
 
 HOME_FOLDERS = ("home", "root", "work", "Users")
 MODULES = [file.module for file in sources()]
@@ -108,3 +113,14 @@ def test_no_file_names_a_folder_of_someones_machine() -> None:
                 wrong.append(f"{name}:{number}")
     assert not wrong
     assert pattern.search('open("/' + HOME_FOLDERS[0] + '/someone")')
+
+
+def test_consoles_print_texts_as_they_are() -> None:
+    made = {file.name for file in sources() if re.search(r"(?<!\w)Console\(", file.text)}
+    assert made == CONSOLES
+    out, table = io.StringIO(), Table("name [i]")
+    table.add_row("x[i] [red]:x:[/red]")
+    plain_console(file=out, width=60).print("[b]a[/b] :x:", table)
+    assert "[b]a[/b] :x:" in out.getvalue()
+    assert "x[i] [red]:x:[/red]" in out.getvalue()
+    assert "name [i]" in out.getvalue()

@@ -222,3 +222,12 @@ def test_slow_work_announces_itself(capsys: pytest.CaptureFixture[str]) -> None:
     with announced(Console(), "thinking", patience=5.0):
         pass
     assert not capsys.readouterr().out
+
+
+def test_a_mistake_is_printed_as_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["lamina", "explain", "[red]nowhere:x"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "[red]nowhere:x: No module named" in capsys.readouterr().err

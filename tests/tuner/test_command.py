@@ -31,11 +31,21 @@ def test_a_name_that_is_not_there_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "said"), [("--save", "is a folder"), ("--report", "end in .html"), ("--save", "in no folder")]
+    ("option", "said"),
+    [
+        ("--save", "Is a directory"),
+        ("--report", "end in .html"),
+        ("--save", "is no folder"),
+        ("--journal", "is no folder"),
+    ],
 )
 def test_a_file_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path, option: str, said: str) -> None:
     (tmp_path / "file.txt").touch()
-    name = {"is a folder": tmp_path, "end in .html": tmp_path / "file.txt", "in no folder": tmp_path / "file.txt" / "x"}
+    name = {
+        "Is a directory": tmp_path,
+        "end in .html": tmp_path / "file.txt",
+        "is no folder": tmp_path / "file.txt" / "x",
+    }
     line = ["tune", "tests.tuner.nowhere:small", "--inputs", "tests.tuner.models:batch", option, str(name[said])]
     done = CliRunner().invoke(app, line)
     assert done.exit_code != 0

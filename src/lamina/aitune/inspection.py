@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from lamina.base.tables import Console, Table
+from lamina.base.tables import Table, plain_console
 from lamina.errors import BadArgument
 from lamina.tuner.parts import modules_in, tensors_of
 from lamina.tuner.samples import calls_of
@@ -56,7 +56,7 @@ class InspectedModulesInfo:
 
     def describe(self) -> None:
         """Print the table."""
-        Console(highlight=False).print(self._table(), markup=False)
+        plain_console().print(self._table())
 
     def _table(self) -> Table:
         table = Table(title="modules", title_justify="left")

@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.backends.api import Backend
 from lamina.base.plurals import counted
-from lamina.base.tables import Console, Table
+from lamina.base.tables import Table, plain_console
 
 __all__ = ["DEBUG", "described", "graph_table", "print_graph"]
 
@@ -46,7 +46,7 @@ def described(node: Node) -> tuple[str, str, str]:
 def print_graph(gm: GraphModule, title: str = "Graph") -> GraphModule:
     """Print the table of ``gm`` and give it back: a pass that changes nothing."""
     terminal = sys.stdout.isatty()
-    Console(width=None if terminal else _WIDTH, highlight=False).print(graph_table(gm, title))
+    plain_console(width=None if terminal else _WIDTH).print(graph_table(gm, title))
     return gm
 
 

@@ -7,6 +7,7 @@ user has seeded, whose numbers would be others than without Lamina.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 _STATE = random.getstate()
 from rich.console import Console  # noqa: E402 - between the two states
@@ -14,4 +15,9 @@ from rich.table import Table  # noqa: E402
 
 random.setstate(_STATE)
 
-__all__ = ["Console", "Table"]
+__all__ = ["Console", "Table", "plain_console"]
+
+
+def plain_console(**how: Any) -> Console:
+    """A console that prints texts as they are: brackets are no markup, ``:x:`` is no emoji, no number has a colour."""
+    return Console(markup=False, emoji=False, highlight=False, **how)

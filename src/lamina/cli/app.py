@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from torch import nn
 
 import lamina
+from lamina.base.tables import plain_console
 from lamina.cli.blaming import bisect_command
 from lamina.cli.caching import caching
 from lamina.cli.demo import CompileFunction, Row, as_data, chosen, demonstrate, table
@@ -56,7 +56,7 @@ def main() -> None:
     try:
         app()
     except LaminaError as error:
-        Console(stderr=True, soft_wrap=True).print(str(error), style="red", markup=False, highlight=False)
+        plain_console(stderr=True, soft_wrap=True).print(str(error), style="red")
         raise SystemExit(2) from None
 
 
@@ -107,7 +107,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the findi
 
     Example: lamina doctor
     """
-    console = Console(soft_wrap=True, highlight=False)
+    console = plain_console(soft_wrap=True)
     findings = examine(Options.from_environment())
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings]))
@@ -171,12 +171,12 @@ def run_demo(
     as_json: bool = False,
 ) -> int:
     """Run the demo, print the table and the complaints, and return the exit status: 0 if every check held."""
-    out = Console()
-    progress = Console(stderr=True, highlight=False)
+    out = plain_console()
+    progress = plain_console(stderr=True)
     rows: list[Row] = []
     for row in demonstrate(chosen(only), compile_function, rival, progress, seconds, device):
         rows.append(row)
-        progress.print(f"{row.title}, {row.step}: {'failed' if row.failure else 'ok'}", markup=False)
+        progress.print(f"{row.title}, {row.step}: {'failed' if row.failure else 'ok'}")
     if as_json:
         typer.echo(json.dumps([as_data(row) for row in rows]))
         return 1 if any(row.failure for row in rows) else 0
@@ -184,7 +184,7 @@ def run_demo(
     out.print(table(rows))
     failed = [row for row in rows if row.failure]
     for row in failed:
-        out.print(f"{row.title}, {row.step}: {row.failure}", style="red", markup=False, highlight=False)
+        out.print(f"{row.title}, {row.step}: {row.failure}", style="red")
     return 1 if failed else 0
 
 

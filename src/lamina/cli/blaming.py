@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from lamina.base.tables import plain_console
 from lamina.blame.bisection import bisect
 from lamina.blame.found import Bisection
 from lamina.blame.scripts import Call, Stop, run_target
@@ -32,13 +32,13 @@ def bisect_command(
     Example: lamina bisect train.py --steps 1
     """
     found: list[Bisection] = []
-    out = Console(soft_wrap=True, highlight=False)
+    out = plain_console(soft_wrap=True)
 
     def look(call: Call) -> None:
         result = bisect(call.fn, *call.args, options=call.options, to=str(to or ""), **call.kwargs)
         found.append(result)
         if not as_json:
-            out.print(f"call {call.number} of {result}", markup=False)
+            out.print(f"call {call.number} of {result}")
         if not result.ok:
             raise Stop
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from lamina.base.tables import plain_console
 from lamina.errors import BadArgument
 from lamina.options import Options
 from lamina.runtime import cache_tool
@@ -127,9 +127,9 @@ def _told(bad: Sequence[Miss]) -> list[dict[str, str]]:
 
 
 def _complain(bad: Sequence[Miss]) -> None:
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = plain_console(stderr=True, soft_wrap=True)
     for one in bad:
-        console.print(f"{one.key}: {one.reason}", style="red", markup=False)
+        console.print(f"{one.key}: {one.reason}", style="red")
 
 
 def _size(nbytes: int) -> str:

@@ -12,6 +12,7 @@ import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor, nn
 
 from lamina.bench import Rivals, alternate
@@ -210,7 +211,7 @@ def as_data(row: Row) -> dict[str, Any]:
     }
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row) -> list[str | Text]:
     number = ["-"] * 3
     if row.counts:
         number = [str(row.counts.graphs), str(row.counts.kernels), str(row.counts.library_calls)]
@@ -219,9 +220,9 @@ def _cells(row: Row) -> list[str]:
     errors = ["-", "-"]
     if row.comparison:
         errors = [f"{row.comparison.max_error_eager:.1e}", f"{row.comparison.max_error_compiled:.1e}"]
-    verdict = "[red]failed[/red]" if row.failure else "[green]ok[/green]"
+    verdict = Text("failed", style="red") if row.failure else Text("ok", style="green")
     if not row.failure and row.counts and row.counts.fallbacks:
-        verdict = "[yellow]ok, not compiled[/yellow]"
+        verdict = Text("ok, not compiled", style="yellow")
     speeds = [times.get(name, "-") for name in ("eager", "torch.compile", "lamina")]
     return [row.title, row.step, *number, *compiling, *speeds, *errors, verdict]
 

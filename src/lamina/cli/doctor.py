@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+from rich.text import Text
 
 from lamina.base.plurals import counted
 from lamina.options import Options
@@ -23,7 +24,8 @@ __all__ = ["Finding", "examine", "installed_version"]
 PYTHONS = ((3, 11), (3, 13))
 TORCHES = ((2, 11), (2, 13))
 ISA_NAMES = {"avx512": "AVX-512, 64-byte vectors", "avx2": "AVX2, 32-byte vectors", "plain": "baseline vectors only"}
-MARKS = {"good": "[green]ok[/green]  ", "fair": "[yellow]note[/yellow]", "bad": "[red]bad[/red] "}
+MARKS = {"good": ("ok  ", "green"), "fair": ("note", "yellow"), "bad": ("bad ", "red")}
+"""What a line begins with, and its colour, by the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,10 @@ class Finding:
     text: str
     remedy: str = ""
 
-    def line(self) -> str:
-        """The finding as one line of rich markup."""
+    def line(self) -> Text:
+        """The finding as one line, its first word coloured."""
         advice = f" -> {self.remedy}" if self.remedy else ""
-        return f"{MARKS[self.state]} {self.subject:<13} {self.text}{advice}".replace("\n", " ")
+        return Text.assemble(MARKS[self.state], f" {self.subject:<13} {self.text}{advice}".replace("\n", " "))
 
 
 def examine(options: Options) -> list[Finding]:
@@ -99,8 +101,8 @@ def _triton() -> Finding:
     except PackageNotFoundError:
         if torch.cuda.is_available():
             text = "not installed, so regions on the GPU run as ATen calls"
-            return Finding("triton", "fair", text, "pip install 'lamina\\[gpu]'")
-        return Finding("triton", "good", "not installed; only GPU kernels need it (pip install 'lamina\\[gpu]')")
+            return Finding("triton", "fair", text, "pip install 'lamina[gpu]'")
+        return Finding("triton", "good", "not installed; only GPU kernels need it (pip install 'lamina[gpu]')")
 
 
 def _compiler(compiler: Compiler | NoCompiler) -> Finding:

@@ -117,6 +117,8 @@ def why_command(
 
     Example: lamina why train.py softmax dropout
     """
+    if not (first.strip() and second.strip()):
+        raise BadArgument("the name of a kernel, call or line is empty", remedy="lamina kernels PROGRAM lists all")
     records, ended = _records(target, None, "why", as_json)
     found = [(record, answer) for record in records for answer in why(record, first, second)]
     rows = [{"callable": record.name, **asdict(answer)} for record, answer in found]

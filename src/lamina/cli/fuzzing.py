@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from lamina.base.plurals import counted
+from lamina.base.tables import plain_console
 from lamina.blame.reduction import Reduced, minify_call
 from lamina.blame.scripts import Call, Stop, run_target
 from lamina.cli.running import check_file, check_folder
@@ -36,19 +35,19 @@ def run_fuzz(
 
     With ``as_json`` the counts and findings are printed as JSON at the end, and each finding to the error stream.
     """
-    out = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    out = plain_console(stderr=as_json, soft_wrap=True)
     check_folder(to)
 
     def tell(finding: Finding) -> None:
         whose = "torch.compile's capture" if finding.capture else finding.target
-        out.print(f"seed {finding.seed}, {whose}: {finding.text}", markup=False)
+        out.print(f"seed {finding.seed}, {whose}: {finding.text}")
         if to is not None:
             (to / f"seed_{finding.seed}.py").write_text(finding.source, encoding="utf-8")
 
     campaign = fuzz(programs, seed, target=target, only=only, workers=workers, seconds=seconds, each=tell)
-    out.print(str(campaign), markup=False)
+    out.print(str(campaign))
     if as_json:
-        Console(soft_wrap=True, highlight=False).print(dumps(campaign), markup=False, end="")
+        plain_console(soft_wrap=True).print(dumps(campaign), end="")
     return 1 if campaign.own else 0
 
 
@@ -57,7 +56,7 @@ def run_minify(file: str, target: str, to: Path | None, as_json: bool = False) -
 
     The reduced program is printed, or written to a file, with what it shows.
     """
-    progress = Console(stderr=True, highlight=False)
+    progress = plain_console(stderr=True)
     check_file(to)
     with progress.status("reducing") as status:
         if _is_fuzz_program(file):
@@ -66,15 +65,15 @@ def run_minify(file: str, target: str, to: Path | None, as_json: bool = False) -
         else:
             found = _minified_call(file, status.update)
             source, lines, trials, shown = found.source, found.lines, found.trials, "; ".join(found.different)
-    progress.print(f"{counted(lines, 'line')} after {counted(trials, 'trial')}: {shown}", markup=False)
+    progress.print(f"{counted(lines, 'line')} after {counted(trials, 'trial')}: {shown}")
     if to is not None:
         to.write_text(source, encoding="utf-8")
-    out = Console(soft_wrap=True, highlight=False)
+    out = plain_console(soft_wrap=True)
     if as_json:
         told = {"source": source, "lines": lines, "trials": trials, "different": shown}
-        out.print(json.dumps(told, indent=1), markup=False)
+        out.print(json.dumps(told, indent=1))
     elif to is None:
-        out.print(source, markup=False, end="")
+        out.print(source, end="")
     return 0
 
 
@@ -102,7 +101,7 @@ def _minified_call(target: str, progress: Callable[[Any], None]) -> Reduced:
 
     _, ended = run_target(found_program(target), look)
     if not made and ended.told:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(ended.told, markup=False)
+        plain_console(stderr=True, soft_wrap=True).print(ended.told)
     if not made:
         raise BadArgument(f"nothing that {target} calls differs from eager", remedy="lamina.verify compares one call")
     return made[0]

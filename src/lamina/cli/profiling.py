@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import typer
-from rich.console import Console
 
+from lamina.base.tables import plain_console
 from lamina.cli.running import AsJson, Given, Target, finish, nothing_compiled, program, run
 from lamina.profiling.kernels import profiled
 from lamina.programs import Ended
@@ -28,7 +28,7 @@ def profile_command(target: Target, arguments: Given = None, as_json: AsJson = F
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=1))
     else:
-        Console(soft_wrap=True, highlight=False).print(str(found), markup=False)
+        plain_console(soft_wrap=True).print(str(found))
     if not any(record.stages for record in held):
         nothing_compiled(target, ends[0])
     finish(ends[0])

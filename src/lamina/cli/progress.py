@@ -26,7 +26,7 @@ def announced(console: Console, what: str, patience: float = PATIENCE, every: fl
     def report() -> None:
         wait = patience
         while not done.wait(wait):
-            console.print(f"[dim]{what}: {time.perf_counter() - start:.0f} s so far[/dim]")
+            console.print(f"{what}: {time.perf_counter() - start:.0f} s so far", style="dim")
             wait = every
 
     reporter = threading.Thread(target=report, daemon=True)

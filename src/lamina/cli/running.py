@@ -76,7 +76,8 @@ def check_file(path: Path | None, option: str = "--to") -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("ab").close()
     except OSError as problem:
-        said = f"{path} cannot be written: {problem.strerror}"
+        why = f"{path.parent} is no folder" if isinstance(problem, FileExistsError) else problem.strerror
+        said = f"{path} cannot be written: {why}"
         raise BadArgument(said, remedy=f"name another file with {option}") from None
     if not there:
         path.unlink()

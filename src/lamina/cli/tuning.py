@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from torch import nn
 
+from lamina.base.tables import plain_console
+from lamina.cli.running import check_file
 from lamina.errors import BadArgument
 from lamina.programs import named_object
 from lamina.tuner.page import PAGES
@@ -41,8 +42,10 @@ def tune_command(
 
     Example: lamina tune models:encoder --inputs models:batch --objective "throughput, error<=1e-3"
     """
-    for path, endings in ((save, ()), (report, PAGES)):
-        _check_written(path, endings)
+    if report is not None and report.suffix not in PAGES:
+        raise BadArgument(f"{report} does not end in {PAGES[0]}", remedy=f"name a file that ends in {PAGES[0]}")
+    for path, option in ((save, "--save"), (report, "--report"), (journal, "--journal")):
+        check_file(path, option)
     sys.path.insert(0, "")  # modules of the folder at hand, in the processes of candidates as well
     result = tune(
         _made(target),
@@ -58,23 +61,12 @@ def tune_command(
     )
     line = ["lamina", "tune", target, "--inputs", inputs, "--objective", objective]
     result.command = shlex.join([*line, *(["--loss", loss] if loss else [])])
-    out = Console(soft_wrap=True, highlight=False)
-    out.print(json.dumps(result.to_json(), indent=1) if as_json else str(result), markup=False)
+    out = plain_console(soft_wrap=True)
+    out.print(json.dumps(result.to_json(), indent=1) if as_json else str(result))
     if report is not None:
         result.report(report)
     if save is not None:
         result.save(save)
-
-
-def _check_written(path: Path | None, endings: tuple[str, ...]) -> None:
-    """Say before anything runs that a file cannot be written in the end."""
-    if path is None:
-        return
-    there = next((parent for parent in path.absolute().parents if parent.exists()), path)
-    if path.is_dir() or not there.is_dir():
-        raise BadArgument(f"{path} is {'a folder' if path.is_dir() else 'in no folder'}", remedy="name a file")
-    if endings and path.suffix not in endings:
-        raise BadArgument(f"{path} does not end in {endings[0]}", remedy=f"name a file that ends in {endings[0]}")
 
 
 def _candidates(text: str) -> list[Candidate] | None:

@@ -6,7 +6,7 @@ import io
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lamina.base.tables import Console, Table
+from lamina.base.tables import Table, plain_console
 from lamina.peaks import Peaks
 
 __all__ = ["KernelTime", "Profile"]
@@ -52,7 +52,7 @@ class Profile:
     other_gpu_seconds: float = 0.0
 
     def __str__(self) -> str:
-        out = Console(file=io.StringIO(), width=_WIDTH, highlight=False)
+        out = plain_console(file=io.StringIO(), width=_WIDTH)
         out.print(self.table())
         text: str = out.file.getvalue()  # type: ignore[attr-defined]
         lines = [line.rstrip() for line in text.splitlines()]

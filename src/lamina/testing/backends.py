@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina.base.accuracy import tensors
-from lamina.base.tables import Console, Table
+from lamina.base.tables import Table, plain_console
 from lamina.compile import compile
 from lamina.errors import BadArgument
 from lamina.testing.compare import compare
@@ -107,8 +107,8 @@ def check_backend(
     torch.compiler.reset()
     report = BackendReport(str(name), tuple(rows))
     if show:
-        console = Console()
-        Console(width=None if console.is_terminal else _WIDTH, highlight=False).print(report.table())
+        console = plain_console()
+        plain_console(width=None if console.is_terminal else _WIDTH).print(report.table())
     return report
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from lamina.base.accuracy import Error, error
 from lamina.base.region_check import RegionCheck
-from lamina.base.tables import Console, Table
+from lamina.base.tables import Table, plain_console
 from lamina.compile import compile
 from lamina.errors import LaminaWarning
 from lamina.testing.fuzz.differ import Difference
@@ -72,12 +72,12 @@ class Verification:
 
     def __str__(self) -> str:
         """The tables as text."""
-        out = Console(file=io.StringIO(), width=_WIDTH, highlight=False)
+        out = plain_console(file=io.StringIO(), width=_WIDTH)
         out.print(self.table())
         if self.regions:
             out.print(self.region_table())
         for line in (*self.notes, self.summary()):
-            out.print(line, markup=False, soft_wrap=True)
+            out.print(line, soft_wrap=True)
         text: str = out.file.getvalue()  # type: ignore[attr-defined]
         return "\n".join(line.rstrip() for line in text.splitlines())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from lamina.base.tables import Console
+from lamina.base.tables import plain_console
 from lamina.tuner.table import duration
 from lamina.tuner.values import Candidate, Row
 
@@ -16,7 +16,7 @@ class Progress:
     """A line for each row and a bar below them, on standard error; silent unless ``shown``. A context manager."""
 
     def __init__(self, shown: bool, budget: float) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = plain_console(stderr=True)
         self._bar = Bar(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -53,4 +53,4 @@ class Progress:
         if self._shown:
             speed = f", {row.figures.speedup}" if row.figures is not None else ""
             reason = f": {row.reason}" if row.reason else ""
-            self._bar.console.print(f"{row.candidate.name}: {row.verdict}{speed}{reason}", markup=False)
+            self._bar.console.print(f"{row.candidate.name}: {row.verdict}{speed}{reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from lamina.base.tables import Console, Table
+from lamina.base.tables import Table, plain_console
 from lamina.tuner.choice import pareto
 from lamina.tuner.values import Figures, Row
 
@@ -42,7 +42,7 @@ def rows_table(rows: Sequence[Row], chosen: Row | None, title: str) -> Table:
 def table_text(table: Table) -> str:
     """A table as text."""
     out = io.StringIO()
-    Console(file=out, width=_WIDTH, highlight=False).print(table, markup=False)
+    plain_console(file=out, width=_WIDTH).print(table)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
