@@ -215,7 +215,7 @@ class _GpuFunctions:
 
     def called(self, step: LibraryCall) -> str:
         """For what gives the results of a call."""
-        if step.op in WRITING and all(self.values.buffers[v.buffer].device != "cpu" for v in views(step)):
+        if step.op in WRITING and all(not self.values.buffers[v.buffer].on_cpu for v in views(step)):
             return f'masked_rows("{step.op}")'
         return self.others.called(step)
 

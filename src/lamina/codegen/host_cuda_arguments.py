@@ -58,7 +58,7 @@ class Arguments:
 
     def is_on_gpu(self, name: str) -> bool:
         """Whether a buffer is memory of a GPU."""
-        return self.values.buffers[name].device.startswith("cuda")
+        return self.values.buffers[name].on_gpu
 
     def check(self, out: Writer) -> None:
         """Write, before ``args`` is emptied, that another program runs where an input is not what is assumed of it."""

@@ -73,7 +73,7 @@ class CudaMemory:
 
     def _fresh(self, buffer: Buffer) -> str:
         values = self.values
-        name = "empty" if buffer.device.startswith("cuda") else "empty_cpu"
+        name = "empty" if buffer.on_gpu else "empty_cpu"
         self.imports.add(name)
         shape, strides = values.dims(buffer.shape), values.dims(buffer.strides)
         return f"{name}({shape}, {strides}, {self.globals.dtype(buffer.dtype)})"

@@ -39,7 +39,7 @@ class AtenFunctions:
         if is_user_kernel(step.op):
             return f'user_kernel("{step.op}")'
         if is_custom(step.op):
-            device = "cuda" if any(self.values.buffers[v.buffer].device != "cpu" for v in views(step)) else "cpu"
+            device = "cuda" if any(not self.values.buffers[v.buffer].on_cpu for v in views(step)) else "cpu"
             return f'user_op("{step.op}", "{device}")'
         return QUICK_CALLS.get(step.op, f"torch.ops.{step.op}")
 

@@ -253,7 +253,7 @@ class Printer:
 
     def buffer(self, b: Buffer) -> str:
         """A buffer's declaration."""
-        rest = f", {b.device!r}, {b.kind!r}" if b.kind != "temp" else f", {b.device!r}" if b.device != "cpu" else ""
+        rest = f", {b.device!r}, {b.kind!r}" if b.kind != "temp" else f", {b.device!r}" if not b.on_cpu else ""
         return f"Buffer({b.name!r}, {b.dtype!r}, {self.dims(b.shape)}, {self.dims(b.strides)}{rest})"
 
     # ---- steps ------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class PlanRun:
                 for expr, n in zip((*buffer.shape, *buffer.strides), (*value.shape, *value.stride()), strict=True):
                     self._bind(expr, n)
         arena = next((p.buffer for p in plan.places if p.where == "arena"), None)
-        self.device = next((b.device for b in plan.buffers if b.device != "cpu"), "cpu")
+        self.device = next((b.device for b in plan.buffers if not b.on_cpu), "cpu")
         # A plan for another machine may be given tensors of this one's memory: then all of it is there.
         real = {self.buffers[name].device: tensor.device.type for name, tensor in self.tensors.items()}
         where = self.buffers[arena].device if arena is not None else self.device

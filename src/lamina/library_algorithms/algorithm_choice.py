@@ -138,7 +138,7 @@ class AlgorithmChoice:
         out = buffers[call.outs[0]]
         used = [out, *(buffers[a.buffer] for a in call.args)]
         numbers = [*out.shape, *out.strides, *(e for a in call.args for e in (*a.shape, *a.strides))]
-        if out.dtype not in HALVES or any(b.dtype != out.dtype or not b.device.startswith("cuda") for b in used):
+        if out.dtype not in HALVES or any(b.dtype != out.dtype or not b.on_gpu for b in used):
             return None
         if not all(e.is_int for e in numbers) or not all(_aligned(a.offset) for a in call.args):
             return None

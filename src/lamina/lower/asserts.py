@@ -18,7 +18,7 @@ def assert_async(low: Lowering, node: Node, condition: TensorValue, message: str
 
     On a CPU eager raises at once, before the next call; there the call stays.
     """
-    if low.buffers[condition.buffer].device == "cpu":
+    if low.buffers[condition.buffer].on_cpu:
         raise Decline("raises at once")
     summed = _summed(low, condition.buffer)
     if summed is not None:

@@ -76,7 +76,7 @@ class Lowering:
 
     def on_gpu(self, value: TensorValue) -> bool:
         """Whether a tensor is elsewhere than in a CPU's memory."""
-        return self.buffers[value.buffer].device != "cpu"
+        return not self.buffers[value.buffer].on_cpu
 
     def result(self, node: Node, position: int | None = None) -> TensorValue:
         """A new buffer for the node's result (for its ``position``-th result)."""

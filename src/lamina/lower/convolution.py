@@ -103,7 +103,7 @@ def _of_one_channel(
     Such an image has its channels innermost and outermost, and the strides that tracing gives it say the latter, on
     which the library is two to eight times slower.
     """
-    if len(images[0].shape) != 4 or any(low.buffers[x.buffer].device != "cpu" for x in images):
+    if len(images[0].shape) != 4 or any(not low.buffers[x.buffer].on_cpu for x in images):
         return None
     if low.numerics != "fast" or all(x.shape[1] != 1 for x in images):
         return None
@@ -118,7 +118,7 @@ def _of_one_channel(
 
 def _on_gpu(low: Lowering, x: TensorValue) -> bool:
     low.plain(x.dtype)
-    return low.buffers[x.buffer].device != "cpu"
+    return not low.buffers[x.buffer].on_cpu
 
 
 def _adds_apart(low: Lowering, x: TensorValue, weight: TensorValue) -> bool:

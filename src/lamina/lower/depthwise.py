@@ -43,7 +43,7 @@ def is_depthwise(low: Lowering, image: TensorValue, weight: TensorValue, setting
     """
     _, _, _, transposed, _, groups = settings
     buffer = low.buffers[image.buffer]
-    if not buffer.device.startswith("cuda") or low.numerics != "fast":
+    if not buffer.on_gpu or low.numerics != "fast":
         return False
     if image.dtype not in _HALVES or weight.dtype != image.dtype:
         return False
@@ -124,7 +124,7 @@ def has_own_filter_gradient(low: Lowering, image: TensorValue, weight: TensorVal
     channel whose sizes are known, in float32 or bfloat16. For filters of three taps the library has a kernel.
     """
     _, _, _, transposed, _, groups = settings
-    if low.buffers[image.buffer].device != "cpu" or low.numerics != "fast" or transposed:
+    if not low.buffers[image.buffer].on_cpu or low.numerics != "fast" or transposed:
         return False
     if image.dtype not in ("float32", "bfloat16") or weight.dtype != image.dtype or image.rank != weight.rank:
         return False

@@ -147,7 +147,7 @@ def _suits(low: Lowering, *factors: TensorValue) -> bool:
 
 
 def _on_cpu(low: Lowering, factor: TensorValue) -> bool:
-    return low.buffers[factor.buffer].device == "cpu"
+    return low.buffers[factor.buffer].on_cpu
 
 
 def _is_at_hand(low: Lowering, node: Node, matrix: TensorValue, position: int) -> bool:

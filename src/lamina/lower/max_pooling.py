@@ -158,7 +158,7 @@ def _max_pool_backward(
     low.plain(grad.dtype)
     *shape, places = window
     spans = fixed_spans(x.shape[-rank:], grad.shape[-rank:], *shape)
-    if low.buffers[grad.buffer].device != "cpu" and prod(as_expr(s.covers) for s in spans).const <= _GATHERED:
+    if not low.buffers[grad.buffer].on_cpu and prod(as_expr(s.covers) for s in spans).const <= _GATHERED:
         return _gathered(low, node, grad, spans, places, offsets)
     out = filled(low, node)
     sizes = out.shape[-rank:]

@@ -54,7 +54,7 @@ def _by_rows(low: Lowering, node: Node, x: TensorValue, spans: Sequence[Span]) -
     """
     of, to = node.args[0], node.meta["val"]
     rows = isinstance(of, Node) and of.meta["val"].stride(-1) == 1 and to.stride(-1) == 1
-    cpu = low.buffers[x.buffer].device == "cpu"
+    cpu = low.buffers[x.buffer].on_cpu
     return cpu and rows and len(spans) > 1 and prod(as_expr(s.size) for s in spans).const >= _MANY
 
 
@@ -127,7 +127,7 @@ def _uneven_rows(low: Lowering, node: Node, grad: TensorValue, spans: Sequence[S
     """
     uneven = all(isinstance(s, Adaptive) for s in spans) and prod(as_expr(s.covers) for s in spans).const > 1
     rows = node.meta["val"].stride(-1) == 1
-    return uneven and rows and len(spans) > 1 and low.buffers[grad.buffer].device == "cpu"
+    return uneven and rows and len(spans) > 1 and low.buffers[grad.buffer].on_cpu
 
 
 def _shares(s: Sliding, spans: Sequence[Span], grad: TensorValue, kin: str) -> Value:

@@ -55,7 +55,7 @@ def _as_eager(low: Lowering, value: Operand, out: TensorValue) -> Operand:
     if not isinstance(value, int | float) or not DTYPES[out.dtype].is_float:
         return value
     held = abs(value) <= torch.finfo(getattr(torch, out.dtype)).max or math.isinf(value)
-    if low.numerics == "eager" or (not held and low.buffers[out.buffer].device == "cpu"):
+    if low.numerics == "eager" or (not held and low.buffers[out.buffer].on_cpu):
         return rounded(float(value), out.dtype)
     return value
 
@@ -123,7 +123,7 @@ def integer_division(
     low: Lowering, node: Node, out: TensorValue, function: Callable[[Value, Value], Value], x: Operand, y: Operand
 ) -> TensorValue:
     """``function(x, y)`` on integers into ``out``: where a divisor is zero, fails as eager does on a CPU."""
-    if _never_zero(y) or 0 in out.shape or low.buffers[out.buffer].device != "cpu":
+    if _never_zero(y) or 0 in out.shape or not low.buffers[out.buffer].on_cpu:
         return low.into(node, out, function, x, y)
     if not all(_never_zero(n) for n in out.shape):
         raise Decline("a divisor may be zero, which is no error where the result turns out to be empty")

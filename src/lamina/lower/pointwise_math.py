@@ -27,7 +27,7 @@ def _better_called(low: Lowering, node: Node, x: TensorValue) -> bool:
     """Whether MKL, by which ATen computes the function, is faster: erfc of doubles 0.86 of the time of the vector
     function with AVX-512 and 0.51 with AVX2, which is more than another pass over memory takes.
     """
-    if x.dtype != "float64" or low.buffers[x.buffer].device != "cpu":
+    if x.dtype != "float64" or not low.buffers[x.buffer].on_cpu:
         return False
     held: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     return held and not is_true(node.meta["val"].numel() < _WORTH_A_CALL)

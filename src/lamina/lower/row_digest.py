@@ -34,7 +34,7 @@ def _digest(b: NestBuilder, value: Value) -> Value:
 
 
 def _on_gpu(low: Lowering, value: TensorValue) -> None:
-    if low.buffers[value.buffer].device == "cpu":
+    if low.buffers[value.buffer].on_cpu:
         raise Decline("kernels for a CPU do not read the bits of a number")
 
 

@@ -47,7 +47,7 @@ class BufferFacts:
 
     def on_gpu(self, name: str) -> bool:
         """Whether a buffer is in a GPU's memory."""
-        return self.buffers[name].device.startswith("cuda")
+        return self.buffers[name].on_gpu
 
     def is_large(self, name: str) -> bool:
         """Whether a temporary is large enough to count in a GPU's memory."""

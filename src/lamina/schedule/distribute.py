@@ -56,7 +56,7 @@ def distribute(
 
 def _may_be_parted(nest: Nest, buffers: Mapping[str, Buffer]) -> bool:
     """Whether the nest reduces, on a CPU, over known sizes that are worth it, and scans nothing."""
-    if any(buffers[b].device != "cpu" for b in writes(nest)):
+    if any(not buffers[b].on_cpu for b in writes(nest)):
         return False
     if not any(isinstance(e, Reduce) for e in nest.body) or any(isinstance(e, Scan) for e in nest.body):
         return False

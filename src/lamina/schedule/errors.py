@@ -40,7 +40,7 @@ _NEVER_RAISES = re.compile(
 
 def inputs_in_memory(buffers: Iterable[Buffer]) -> frozenset[str]:
     """The inputs in a CPU's memory: a GPU tells of errors when it is asked, and its context ends with them."""
-    return frozenset(b.name for b in buffers if b.kind == "input" and b.device == "cpu")
+    return frozenset(b.name for b in buffers if b.kind == "input" and b.on_cpu)
 
 
 def may_raise(step: Step) -> bool:

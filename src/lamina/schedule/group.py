@@ -319,7 +319,7 @@ def _held_columns(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffe
 
 
 def _on_gpu(nest: Nest, buffers: Mapping[str, Buffer]) -> bool:
-    return all(buffers[e.buffer].device.startswith("cuda") for e in nest.body if isinstance(e, Load | Store))
+    return all(buffers[e.buffer].on_gpu for e in nest.body if isinstance(e, Load | Store))
 
 
 def _torn(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer], read_once: bool) -> bool:

@@ -52,7 +52,7 @@ def hoist_values(
     work = _Work(dict(buffers))
     result: list[Step] = []
     for step in steps:
-        on_cpu = isinstance(step, Nest) and all(buffers[b].device == "cpu" for b in writes(step))
+        on_cpu = isinstance(step, Nest) and all(buffers[b].on_cpu for b in writes(step))
         result += work.parted(step) if on_cpu and isinstance(step, Nest) else [step]
     return result, tuple(work.made), tuple(work.decisions)
 

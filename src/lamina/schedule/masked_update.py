@@ -109,7 +109,7 @@ def _may_share(old: str, new: str, step: Nest, program: LoopProgram, call: Libra
     """
     buffers = program.buffer_map()
     a, b = buffers[old], buffers[new]
-    if may_alias(call.op) or not a.device.startswith("cuda") or a.kind == "input" or b.kind == "input":
+    if may_alias(call.op) or not a.on_gpu or a.kind == "input" or b.kind == "input":
         return False
     if (a.dtype, a.shape, a.strides, a.device) != (b.dtype, b.shape, b.strides, b.device):
         return False

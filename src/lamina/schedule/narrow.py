@@ -94,7 +94,7 @@ def _unused_axes(nest: Nest, alone: Mapping[str, Buffer]) -> Iterator[Axis]:
 
 
 def _is_temporary(buffer: Buffer) -> bool:
-    return buffer.kind == "temp" and buffer.device == "cpu"
+    return buffer.kind == "temp" and buffer.on_cpu
 
 
 def _is_dimension(axis: Axis, index: Sequence[Expr], buffer: Buffer) -> bool:

@@ -354,7 +354,7 @@ def product_nest(call: LibraryCall, buffers: Mapping[str, Buffer]) -> Nest | Non
         return None
     result = buffers[out]
     dtypes = {buffers[v.buffer].dtype for v in views} | {result.dtype}
-    if len(dtypes) != 1 or result.dtype not in HALVES or not result.device.startswith("cuda"):
+    if len(dtypes) != 1 or result.dtype not in HALVES or not result.on_gpu:
         return None
     left, right = views[first : first + 2]
     axes = [Axis(f"i{k}", n) for k, n in enumerate((*result.shape, left.shape[-1]))]

@@ -68,7 +68,7 @@ def short_columns(
 
 def _parts(nest: Nest, buffers: Mapping[str, Buffer], made: list[Buffer]) -> list[Nest] | None:
     """The nest that makes sums of columns side by side, and the one that adds them up; ``None`` where it stays one."""
-    if any(buffers[b].device != "cpu" for b in writes(nest)) or not all(a.extent.is_int for a in nest.axes):
+    if any(not buffers[b].on_cpu for b in writes(nest)) or not all(a.extent.is_int for a in nest.axes):
         return None
     if not all(isinstance(e, Load | Store | Compute | Constant | Index | Reduce) for e in nest.body):
         return None

@@ -155,7 +155,7 @@ def _turned(place: Expr) -> _Cut | None:
 
 def _gathers(nest: Nest, concat: _Concat) -> bool:
     """Whether the nest reads one of two pieces at places that it loads."""
-    if len(concat.pieces) != 2 or not concat.buffer.device.startswith("cuda"):
+    if len(concat.pieces) != 2 or not concat.buffer.on_gpu:
         return False
     loads = [e for e in nest.body if isinstance(e, Load) and e.buffer == concat.buffer.name]
     return all(any(isinstance(a, Loaded) for a in e.index[concat.dim].atoms()) for e in loads)

@@ -169,7 +169,7 @@ class RegionTuning:
             return unasked, calls[0], "different nests of one launch"
         if not all(sizes_known(c, self.buffers) for c in calls):
             return unasked, calls[0], "sizes change from call to call"
-        if any(self.buffers[name].device == "cpu" for c in calls for name in c.buffers):
+        if any(self.buffers[name].on_cpu for c in calls for name in c.buffers):
             return unasked, calls[0], "part of it is on the CPU"
         if why := untimeable(kernel.nests):
             return unasked, calls[0], why
