@@ -46,3 +46,19 @@ def test_the_package_of_a_feature_holds_its_docstring_only() -> None:
         if file.path.name == "__init__.py" and file.module.removeprefix("lamina.") in FEATURES:
             wrong += [file.at(node) for node in file.tree.body if not isinstance(node, ast.Expr)]
     assert not wrong
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PACKAGES = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+
+
+def test_the_readme_says_what_each_package_holds() -> None:
+    rows = re.findall(r"^\| (`\w+/`.*?) \|", README, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)/`", row)} == PACKAGES
+
+
+def test_the_readme_has_the_packages_in_the_order_of_the_contracts() -> None:
+    layers: list[str] = next(c for c in CONTRACTS if c.get("exhaustive"))["layers"]
+    wanted = [{name for name in re.split(r"[ |:]+", layer) if name in {*PACKAGES, "compile"}} for layer in layers]
+    (line,) = re.findall(r"^    (base <- .*)$", README, re.MULTILINE)
+    assert [{*re.findall(r"\w+", part)} for part in line.split("<-")] == [names for names in reversed(wanted) if names]
