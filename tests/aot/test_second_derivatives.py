@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import lamina
+from lamina.aot import run
 from lamina.errors import DoubleBackward
 
 Function = Callable[..., Any]
@@ -149,3 +150,42 @@ def test_a_second_derivative_that_is_not_known_is_refused_for_each_input(way: di
     for one in (x, w, arriving):
         with pytest.raises(DoubleBackward):
             torch.autograd.grad(gradient.sum(), one, retain_graph=True, allow_unused=True)
+
+
+def _and_another(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return (x * w) ** 3, w**2
+
+
+@pytest.mark.parametrize("function", [lambda x, w: ((x * w) ** 3,), _and_another], ids=["one result", "two results"])
+@pytest.mark.parametrize("way", [{"options": {"numerics": "eager"}}, {"dynamic": True}, {"dynamic": False}], ids=str)
+def test_a_second_derivative_by_an_input_with_a_history_is_known_or_refused(function: Any, way: dict[str, Any]) -> None:
+    leaves = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([3.0, 4.0], requires_grad=True)
+    x, w = (leaf * 1 for leaf in leaves)
+    result = lamina.compile(function, backend="interp", **way)(x, w)[0]
+    (gradient,) = torch.autograd.grad(result.sum(), x, create_graph=True)
+    wanted = [6 * x * w**3, 9 * x**2 * w**2] * 2
+    for one, eager in zip((x, w, *leaves), wanted, strict=True):
+        try:
+            (found,) = torch.autograd.grad(gradient.sum(), one, retain_graph=True, allow_unused=True)
+        except DoubleBackward:
+            assert way.get("dynamic") is not False
+        else:
+            torch.testing.assert_close(found, eager.detach())
+
+
+def test_each_of_many_regions_looks_at_its_own_inputs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, seen = run.refusing, list[int]()
+
+    def counting(region: Any, anchors: Sequence[Tensor], gradients: Sequence[Any]) -> Any:
+        seen.append(len(anchors))
+        return usual(region, anchors, gradients)
+
+    monkeypatch.setattr(run, "refusing", counting)
+    step = lamina.compile(lambda x, w: (x * w).tanh(), backend="interp", options={"numerics": "eager"})
+    weights = [torch.ones(3, requires_grad=True) for _ in range(8)]
+    x = weights[0] * 1
+    for weight in weights:
+        x = step(x, weight)
+    torch.autograd.grad(x.sum(), weights[0], create_graph=True)
+    assert len(seen) == len(weights)
+    assert max(seen) <= 3  # the weight, what the input comes from, the gradient that arrives

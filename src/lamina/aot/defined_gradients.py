@@ -19,6 +19,7 @@ from torch.fx import GraphModule
 from lamina.aot.autograd.nodes.torch_private import node_class, serve_nothing, serve_saved, serve_sparse
 from lamina.aot.backwards import Boxed
 from lamina.aot.engine.again import Again
+from lamina.aot.engine.inputs import leading_to
 from lamina.aot.engine.torch_private import saved_and_changed, saved_tensors
 from lamina.aot.torch_private import graph_is_kept, never_captured
 from lamina.aot.undefined_gradients import without_undefined, without_unread
@@ -62,6 +63,8 @@ class DefinedGradients:
     def watched(self, apply: Callable[..., Any], place: int) -> Callable[..., Any]:
         """What a function that is followed ``apply``s, whose node notes which gradients are not there.
 
+        It also notes what leads to inputs with a history, for gradients that are differentiated again.
+
         Its result at ``place`` has a gradient.
         """
         wanted, hook = self._node, self._hook
@@ -71,6 +74,9 @@ class DefinedGradients:
             node: Any = results[place].grad_fn
             if not isinstance(node, wanted):  # a function transform has nodes of its own
                 return results
+            histories = [x for x in inputs if isinstance(x, torch.Tensor) and x.grad_fn is not None]
+            if histories:
+                node.behind = (leading_to(*histories),)
             if hook is None:
                 node.set_materialize_grads(False)
             else:

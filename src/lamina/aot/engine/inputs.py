@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
+from lamina.aot.engine.torch_private import direct_apply, never_captured
 from lamina.base.torch_private import counted_version
 
-__all__ = ["Inputs", "Taken"]
+__all__ = ["Inputs", "Taken", "leading_to"]
 
 Taken = tuple[tuple[int, ...], Sequence[Callable[[], torch.Tensor | None]]]
 """The versions of a call's inputs, and what gives those that get no gradient, as long as they are alive."""
@@ -43,3 +45,20 @@ class Inputs:
 
 def _itself(given: torch.Tensor) -> torch.Tensor:
     return given
+
+
+class _Leading(torch.autograd.Function):
+    """A tensor without elements that leads autograd to where others come from."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
+        return torch.empty(0, device="cpu")
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return (None,) * len(ctx.next_functions)
+
+
+never_captured(_Leading.backward)
+leading_to: Callable[..., torch.Tensor] = direct_apply(_Leading)
+"""A tensor that leads autograd where all the given ones do, without holding them or what they are later."""

@@ -12,6 +12,7 @@ from torch import is_inference_mode_enabled
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from lamina.aot import reasons
+from lamina.aot.engine.inputs import leading_to
 from lamina.aot.engine.torch_private import (
     graph_is_kept,
     is_grad_enabled,
@@ -118,10 +119,12 @@ def _separated(
 
 
 def _differentiate_originals(node: Any, places: dict[int, int], inputs: Sequence[Any]) -> None:
-    """Let the region's node, if it is one of ours, differentiate again with respect to the inputs themselves."""
+    """Let the region's node differentiate again with respect to the inputs themselves, or refuse that for them."""
     anchors = getattr(node, "anchors", None)
     if anchors:
         node.anchors = tuple(inputs[places[id(a)]] if id(a) in places else a for a in anchors)
+    elif hasattr(node, "behind"):  # AOTAutograd's
+        node.behind = (leading_to(*(inputs[i] for i in places.values())),)
 
 
 class _Pass:

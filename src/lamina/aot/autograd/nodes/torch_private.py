@@ -96,9 +96,12 @@ def _made_dense(usual: Callable[..., Any]) -> Callable[..., Any]:
 def serve_differentiated(function: Any, marked: Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]) -> None:
     """Let the gradients that nodes of ``function`` give with ``create_graph=True`` be what ``marked`` makes of them.
 
-    It is given all leaves behind the node, and the gradients that arrive with a history. AOTAutograd's own gradients
-    lead to what it saved only, and not to the inputs, so that one asked for through them seems not to be there.
+    It is given what leads to the inputs of the node, and the gradients that arrive with a history. AOTAutograd's own
+    gradients lead to what it saved only, so that one asked for through them seems not to be there. Inputs that are
+    leaves are found from the node; who calls the function notes what leads to the others as ``behind``.
     """
+    node: Any = node_class(function)
+    node.behind = ()
 
     def marking(usual: Callable[..., Any]) -> Callable[..., Any]:
         def apply(ctx: Any, *arguments: Any) -> Any:
@@ -106,28 +109,17 @@ def serve_differentiated(function: Any, marked: Callable[[Sequence[torch.Tensor]
                 return usual(ctx, *arguments)
             boxed = len(arguments) == 1 and isinstance(arguments[0], list)
             given = [g for g in (arguments[0] if boxed else arguments) if g is not None and g.requires_grad]
+            leaves = [before.variable for before, _ in ctx.next_functions if hasattr(before, "variable")]
             found = usual(ctx, *arguments)
-            return marked([*_leaves_behind(ctx), *given], found)
+            return marked([*leaves, *ctx.behind, *given], found)
 
         never_captured(apply)
         return apply
 
-    _put_around(function, marking)
-
-
-def _leaves_behind(node: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    stack, seen = [node], {node}
-    while stack:
-        for before, _ in stack.pop().next_functions:
-            if before is not None and before not in seen:
-                seen.add(before)
-                leaf = getattr(before, "variable", None)
-                if isinstance(leaf, torch.Tensor):
-                    found.append(leaf)
-                else:
-                    stack.append(before)
-    return found
+    for name in ("apply", "apply_boxed"):
+        usual = getattr(node, name, None)
+        if usual is not None:
+            setattr(node, name, marking(usual))
 
 
 def sequence_number(node: Any) -> int:
