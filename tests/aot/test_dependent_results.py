@@ -588,3 +588,88 @@ def test_a_view_read_after_a_write_does_not_lead_to_the_view_it_was_made_of(dyna
     total.backward()
     assert x.grad is not None
     assert x.grad.tolist() == torch.ones(3, 3).tolist()
+
+
+def _first_of_chunks(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2).chunk(2)[0]
+
+
+def _turned(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2).t()
+
+
+def _detached_in_place(y: torch.Tensor, seen: list[torch.Tensor]) -> None:
+    y.detach_()
+
+
+def _hooked_and_written(y: torch.Tensor, seen: list[torch.Tensor]) -> None:
+    y.register_hook(lambda gradient: (seen.append(gradient), gradient * 3)[1])
+    y.mul_(2)
+
+
+@pytest.mark.parametrize("options", [{}, {"numerics": "eager"}, {"capture": "own"}], ids=str)
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("change", [_detached_in_place, _hooked_and_written])
+@pytest.mark.parametrize("function", [_first_of_chunks, _turned])
+def test_a_result_that_is_a_view_of_what_is_not_returned_is_one(
+    function: Any, change: Any, dynamic: Any, options: dict[str, Any]
+) -> None:
+    def outcome(function: Any) -> Any:
+        leaf, seen = torch.ones(4, 4, requires_grad=True), list[torch.Tensor]()
+        result = function(leaf)
+        try:
+            change(result, seen)
+        except RuntimeError as error:
+            return type(error)
+        result.sum().backward()
+        return len(seen), leaf.grad
+
+    found, wanted = (
+        outcome(f) for f in (lamina.compile(function, backend="interp", dynamic=dynamic, options=options), function)
+    )
+    if isinstance(wanted, type):
+        assert found is wanted
+    else:
+        torch.testing.assert_close(found, wanted)
+
+
+def _written_after_a_view(x: torch.Tensor) -> Tensors:
+    view = x.t()
+    x[0] = 2
+    return view, x, x.exp()
+
+
+def _written_through_a_view(x: torch.Tensor) -> Tensors:
+    view = x.unsqueeze(-1)
+    view.mul_(2)
+    return x, view
+
+
+@pytest.mark.parametrize("options", [{}, {"numerics": "eager"}, {"capture": "own"}], ids=str)
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("part", [lambda x: x * 1, lambda x: (x * 1).t(), lambda x: (x * 1)[:, :2]])
+@pytest.mark.parametrize("function", [_written_after_a_view, _written_through_a_view])
+def test_a_view_made_before_a_write_leads_to_what_its_argument_is_a_view_of(
+    function: Any, part: Any, dynamic: Any, options: dict[str, Any]
+) -> None:
+    def seen(function: Any) -> list[Any]:
+        leaf = torch.linspace(-1, 1, 9).view(3, 3).requires_grad_()
+        results = function(part(leaf))
+        total = sum((one * (i + 1)).sum() for i, one in enumerate(results))
+        return list(torch.autograd.grad(total, [*results, leaf]))
+
+    compiled = lamina.compile(function, backend="interp", dynamic=dynamic, options=options)
+    torch.testing.assert_close(seen(compiled), seen(function))
+
+
+def test_a_view_made_without_gradients_of_what_is_not_returned_refuses_writes_with_one() -> None:
+    def part(x: torch.Tensor) -> torch.Tensor:
+        double = x * 2
+        with torch.no_grad():
+            return double[1:]
+
+    results = part(torch.ones(3)), lamina.compile(part, backend="interp")(torch.ones(3))
+    weight = torch.ones(2, requires_grad=True)
+    for result in results:
+        with pytest.raises(RuntimeError, match="no_grad"):
+            result.mul_(weight)

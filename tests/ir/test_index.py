@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -215,3 +216,11 @@ def test_loaded_and_mod_ranges() -> None:
     assert ((as_expr(N) - 1) % 7).nonnegative()
     assert not (as_expr(M) - 1).nonnegative()
     assert (as_expr(N) - 1).nonnegative()
+
+
+def test_places_along_an_axis_without_elements_are_some() -> None:
+    """What rolls an empty part reads nothing there, behind a mask: a kernel does not divide, the interpreter would."""
+    places = as_expr(AXES[0]) % as_expr(M)
+    assert places.evaluate({"i": torch.arange(3), "m": 0}).shape == (3,)
+    with pytest.raises(ZeroDivisionError):
+        places.evaluate({"i": 3, "m": 0})

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import getitem
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 from torch.fx import GraphModule, Node
 
 from lamina.aot import eager_reasons
@@ -44,12 +44,14 @@ def relations(gm: GraphModule) -> Relations | None:
         if same[place] == place and memory(value) is not None:
             places.setdefault(memory(value), []).append(place)
     found = [one for where, lie in places.items() for one in _groups(values, parents, lie, inputs, lying.get(where))]
-    views = ((i, one) for i, one in enumerate(values) if memory(one) in lying and is_view(one))
+    views = [(i, one) for i, one in enumerate(values) if memory(one) in lying and is_view(one)]
     made = tuple((i, how_made(one), one.requires_grad) for i, one in views if not as_usual(one))
+    since = written_since(gm)
+    anew = tuple(i for i, one in views if as_usual(one) and one.requires_grad and since(returned[i]) and same[i] == i)
     taken = {id(one) for one in inputs}
     of_inputs = {i for i in parents if memory(values[i]) in lying and id(values[parents[i]]) not in taken}
     again = _below(values, parents, of_inputs)
-    return Relations(tuple(found), same, made, again) if found or made or again else None
+    return Relations(tuple(found), same, made, again, anew) if found or made or again or anew else None
 
 
 def below(gm: GraphModule, place: int) -> Below | None:
@@ -109,7 +111,7 @@ def _groups(
     input: int | None,
 ) -> Iterator[Group]:
     """The groups of the results at ``places``, in one memory, which is that of an ``input`` if its place is given."""
-    if len(places) < 2 and input is None:
+    if len(places) < 2 and input is None and not _is_told_apart(values[places[0]]):
         return
     sharing = [values[i] for i in places] + ([] if input is None else [inputs[input]])
     if any(one.is_conj() or one.is_neg() or one.dtype != sharing[0].dtype for one in sharing):
@@ -123,17 +125,26 @@ def _groups(
     for number, families in enumerate(counting):
         trained = [one for one in families if input is None and all(values[i].requires_grad for i in one)]
         others = [one for one in families if not any(values[i].requires_grad for i in one)]
-        if others or any(len(one) > 1 for one in trained):
+        views = [one for one in trained if len(one) > 1 or base_of(values[one[0]]) is not None]
+        if others or views:
             place = None if number else input
             first = _first(values, (trained or others)[0])
             beside = values[first] if place is None else inputs[place]
             yield Group(
-                tuple(_family(values, parents, one, beside) for one in trained if len(one) > 1),
+                tuple(_family(values, parents, one, beside) for one in views),
                 tuple(_family(values, parents, one, beside) for one in others),
                 place,
                 first if trained else None,
                 apart=len(counting) > 1,
             )
+
+
+def _is_told_apart(value: Tensor) -> bool:
+    """Whether a result that is a view of what is not returned differs from a tensor of its own for autograd.
+
+    Where gradients are off all around, what calls under ``no_grad`` cost counts more than a refused write with one.
+    """
+    return base_of(value) is not None and (value.requires_grad or (is_grad_enabled() and not as_usual(value)))
 
 
 def _by_version(values: Sequence[Tensor], families: Sequence[list[int]], input: Tensor | None) -> list[list[list[int]]]:

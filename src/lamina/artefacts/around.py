@@ -130,7 +130,8 @@ def _related(parts: Parts, files: Files) -> dict[str, Any]:
         for one in found.groups
     ]
     made = [[place, name_of_how_made(how), trained] for place, how, trained in found.made]
-    return {"groups": groups, "same": list(found.same), "made": made, "below": _below(found.below)}
+    below, anew = _below(found.below), list(found.anew)
+    return {"groups": groups, "same": list(found.same), "made": made, "below": below, "anew": anew}
 
 
 def _family(family: Family) -> list[Any]:
@@ -144,7 +145,8 @@ def _make_related(compiled: Compiled, text: Parts, files: Files, record: Record)
         for trained, others, given, known, apart in text["groups"]
     ]
     made = tuple((place, how_made_called(how), trained) for place, how, trained in text["made"])
-    return Relations(tuple(groups), tuple(text["same"]), made, _read_below(text["below"])).applied(compiled)
+    below, anew = _read_below(text["below"]), tuple(text["anew"])
+    return Relations(tuple(groups), tuple(text["same"]), made, below, anew).applied(compiled)
 
 
 def _read_family(family: Sequence[Any]) -> Family:

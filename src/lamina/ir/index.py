@@ -414,8 +414,9 @@ def _substitute_atom(atom: Atom, mapping: Mapping[Atom, ExprLike]) -> Expr:
 
 
 def _evaluate_atom(atom: Atom, values: Mapping[str, Any]) -> Any:
-    if isinstance(atom, Div):
-        return atom.num.evaluate(values) // atom.den.evaluate(values)
-    if isinstance(atom, Mod):
-        return atom.num.evaluate(values) % atom.den.evaluate(values)
-    return values[atom.name]
+    if not isinstance(atom, Div | Mod):
+        return values[atom.name]
+    num, den = atom.num.evaluate(values), atom.den.evaluate(values)
+    if isinstance(den, int) and den == 0 and not isinstance(num, int):
+        den = 1  # of places along an axis without elements nothing is read: a mask has seen to that
+    return num // den if isinstance(atom, Div) else num % den

@@ -10,7 +10,15 @@ from torch import Tensor, is_inference_mode_enabled, no_grad
 
 from lamina.aot.engine.torch_private import is_grad_enabled, never_captured, transforms_are_active
 from lamina.base.recipes import made_of
-from lamina.base.torch_private import base_of, is_view, makes_parts, note_how_made, storage_of
+from lamina.base.torch_private import (
+    base_of,
+    is_view,
+    makes_parts,
+    note_how_made,
+    set_versions,
+    storage_of,
+    version_of,
+)
 
 __all__ = ["Below", "Family", "Group", "Relations", "made_again"]
 
@@ -62,17 +70,19 @@ class Relations:
 
     ``same`` has, for each result, the first place of the same object, ``made`` the places of results that are views of
     inputs in another way than autograd takes for granted, with that way and whether they require a gradient. ``below``
-    has the places of views of inputs that were made of another result, with the place of that one and the way.
+    has the places of views of inputs that were made of another result, with the place of that one and the way, ``anew``
+    those of views of inputs that are written to after the view was made.
     """
 
     groups: tuple[Group, ...]
     same: tuple[int, ...]
     made: tuple[tuple[int, Any, bool], ...]
     below: Below
+    anew: tuple[int, ...]
 
     def applied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """``compiled`` with results that are related as eager's are. Inference tensors have nothing to share."""
-        groups, same, views, below = self.groups, self.same, self.made, self.below
+        groups, same, views, below, anew = self.groups, self.same, self.made, self.below, self.anew
 
         def run(*inputs: Any) -> Any:
             results = compiled(*inputs)
@@ -82,6 +92,8 @@ class Relations:
             for place, how, trained in views:
                 made[place] = _made_so(made[place], how, trained)
             made_again(made, below)
+            for place in anew:
+                _made_anew(made[place])
             for group in groups:
                 for family in group.trained:
                     _rejoin(made, family)
@@ -171,10 +183,26 @@ def _made_so(view: Tensor, how: Any, trained: bool) -> Tensor:
     return view
 
 
+def _made_anew(view: Tensor) -> None:
+    """Let autograd make a view again of its base, as after a write to that: it no longer leads to what it was made of.
+
+    That is another view of the base where an argument is one.
+    """
+    if is_view(view) and view.requires_grad:
+        version = version_of(view)
+        set_versions([view], [version + 1])
+        _ = view.grad_fn  # asking makes it
+        set_versions([view], [version])
+
+
 def _note_parts(results: list[Any], family: Family) -> None:
-    """Let autograd refuse writes to parts that AOTAutograd returns as tensors of their own, each a view of itself."""
+    """Make views of what is not returned views of themselves, where they were returned as tensors of their own.
+
+    Autograd refuses writes to parts, and a write to a view leaves hooks of before it behind.
+    """
+    alone = len(family.views) == 1
     for i, how in zip(family.views, family.made, strict=True):
-        if results[i].requires_grad and makes_parts(how):
+        if results[i].requires_grad and (alone or makes_parts(how)):
             results[i] = results[i].view_as(results[i])
             note_how_made(results[i], how)
 
