@@ -42,6 +42,7 @@ from lamina.capture.python_ranges.torch_private import correct_ranges
 from lamina.capture.recurrent_layers.torch_private import correct_recurrent_layers
 from lamina.capture.torch_functions.torch_private import correct_functions
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina, correct_traces
+from lamina.capture.two_names.torch_private import follow_second_names
 from lamina.errors import LaminaError
 
 __all__ = [
@@ -210,6 +211,7 @@ write_powers()
 _keep_signs_of_zeros()
 _keep_scaled_additions()
 correct_traces()
+follow_second_names()
 keep_bounds_of_deques()
 break_at_arrays()
 break_at_comparisons()

@@ -1,0 +1,1 @@
+"""What a traced program writes under one name and reads under another."""
