@@ -29,6 +29,7 @@ from types import (
 )
 from typing import Any
 
+import numpy as np
 import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
@@ -51,6 +52,8 @@ _IMMUTABLE = MADE_BY_PYTHON >> 1
 """Py_TPFLAGS_IMMUTABLETYPE of CPython's object.h."""
 _LIBRARIES = ("torch", "numpy")
 """Modules whose classes of C's run no code of the user's for an operator."""
+_ARRAYS = (np.ndarray, np.flatiter)
+"""Classes of theirs whose memory may be that of a tensor, which what is recorded reads or writes to."""
 _OURS = os.path.dirname(__file__) + os.sep
 _NUMBERS = (int, float, bool, complex, str, bytes, range, slice, NoneType, EllipsisType, NotImplementedType)
 _TENSORS = (Pending, torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype, torch.device, torch.layout)
@@ -182,7 +185,7 @@ def _itself(value: Any, names: frozenset[str]) -> bool:
         return kind not in _CLASSES
     if _is_of_python(kind):
         return _has_special_methods(kind, names)
-    return not kind.__module__.startswith(_LIBRARIES)
+    return not kind.__module__.startswith(_LIBRARIES) or issubclass(kind, _ARRAYS)
 
 
 def calls_back(value: Any, names: frozenset[str] | None = None) -> bool:
@@ -228,7 +231,7 @@ def _has_code(value: Any, names: frozenset[str] | None) -> bool:
     if issubclass(type(value), type):
         return kind not in _CLASSES
     if not _is_of_python(kind):
-        return not kind.__module__.startswith(_LIBRARIES)
+        return not kind.__module__.startswith(_LIBRARIES) or issubclass(kind, _ARRAYS)
     if _has_special_methods(kind, names):
         return True
     held: Any = next((base for base in kind.__mro__ if base in _HOLDERS), None)
