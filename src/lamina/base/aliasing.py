@@ -17,6 +17,14 @@ __all__ = ["is_elementwise", "operands", "sets_a_part", "tensors_written", "writ
 _INPLACE = {getattr(operator, f"i{name}") for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")}
 _INPLACE |= {getattr(operator, f"i{name}") for name in ("and", "or", "xor", "lshift", "rshift", "matmul", "concat")}
 _INPLACE.add(operator.setitem)
+_FUNCTIONS_OF_ARRAYS = frozenset(("copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"))
+_METHODS_OF_ARRAYS = frozenset(
+    str.split(
+        "setitem iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift fill sort put "
+        "partition"
+    )
+)
+"""Functions of NumPy's that write to their first operand, and methods and operators that do."""
 _KEYWORDS = {operator.and_, operator.or_, operator.not_, operator.is_}
 """Functions whose names end in an underscore since they would be keywords."""
 _ELEMENTWISE = frozenset(
@@ -49,7 +57,17 @@ def writes_first(node: Node) -> bool:
     if node.target in _KEYWORDS:
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if name.startswith("wrapped_"):
+        return _writes_array(node.target, name)
     return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
+
+
+def _writes_array(target: Any, name: str) -> bool:
+    """Whether what stands for a call of NumPy's in a captured graph, by this name, writes to its first operand."""
+    plain = name.removeprefix("wrapped_")
+    if type(target).__name__ == "numpy_to_tensor_wrapper":
+        return plain in _FUNCTIONS_OF_ARRAYS
+    return plain.strip("_") in _METHODS_OF_ARRAYS
 
 
 def tensors_written(node: Node) -> list[Node]:

@@ -12,6 +12,7 @@ from torch._dynamo.utils import numpy_method_wrapper, numpy_operator_wrapper, nu
 from torch._dynamo.variables.misc import AutogradFunctionVariable
 from torch._guards import TracingContext
 
+from lamina.base.aliasing import tensors_written
 from lamina.base.assumed_sizes import assumed_equal, assumed_size, assumed_step, wider_mask
 from lamina.base.captured import is_custom_function
 from lamina.capture.external_state import reads
@@ -46,6 +47,8 @@ def _assumed(gm: torch.fx.GraphModule, names: frozenset[str]) -> str:
 def _numpy_scalar(gm: torch.fx.GraphModule, tx: Any, codes: Sequence[CodeType]) -> str:
     """NumPy gives a scalar where there is one number, and a trace an array without dimensions."""
     made = [n for n in gm.graph.nodes if _gives_scalar(n)]
+    if made and _is_written_after(made, gm):
+        return "an element of a NumPy array is a number of its own, and is captured as a view, which is written to"
     returned = not tx.one_graph and not set(gm.graph.output_node().all_input_nodes).isdisjoint(made)
     if returned:
         return "a number that NumPy computes is a scalar, and is captured as an array"
@@ -56,6 +59,17 @@ def _numpy_scalar(gm: torch.fx.GraphModule, tx: Any, codes: Sequence[CodeType]) 
     if made or any(isinstance(v, np.generic) for v in (*given, *held)):
         return "it asks for the type of a value and has a NumPy scalar, which is captured as an array"
     return ""
+
+
+def _is_written_after(elements: Sequence[torch.fx.Node], gm: torch.fx.GraphModule) -> bool:
+    """Whether the graph writes to anything after one of the ``elements`` was taken of an array."""
+    taken = {n for n in elements if n.target.__name__.removeprefix("wrapped_").strip("_") == "getitem"}
+    seen = False
+    for node in gm.graph.nodes:
+        seen = seen or node in taken
+        if seen and tensors_written(node):
+            return True
+    return False
 
 
 _NUMPY = (numpy_to_tensor_wrapper, numpy_method_wrapper, numpy_operator_wrapper)
