@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -98,3 +99,40 @@ def test_an_attribute_of_a_class_has_what_was_written_to_it(name: str, kind: Any
 
     wanted = outcome(lambda f: f)
     assert outcome(lambda f: lamina.compile(f, backend="interp", options={"capture": capture})) == wanted
+
+
+class Attributes(dict[str, Any]):
+    """A dictionary whose items are its attributes."""
+
+    def __init__(self, **items: Any) -> None:
+        super().__init__(items)
+        self.__dict__ = self
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "own"])
+def test_items_that_are_attributes_have_what_was_written_to_them(capture: str) -> None:
+    def outcome(compile: Callable[[Any], Any]) -> list[Any]:
+        held = Attributes(k=1)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            held.k = held["k"] + 1
+            held["j"] = held.k * 2
+            return x * held["k"] * held.j
+
+        compiled = compile(step)
+        return [compiled(torch.ones(2)).tolist(), compiled(torch.ones(2)).tolist(), dict(held)]
+
+    wanted = outcome(lambda f: f)
+    assert outcome(lambda f: lamina.compile(f, backend="interp", options={"capture": capture})) == wanted
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "own"])
+def test_the_environment_is_read_anew(capture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = lamina.compile(
+        lambda x: x * int(os.getenv("FACTOR_OF_A_TEST", "1")), backend="interp", options={"capture": capture}
+    )
+    found = [float(compiled(torch.ones(())))]
+    for factor in ("5", "7"):
+        monkeypatch.setenv("FACTOR_OF_A_TEST", factor)
+        found.append(float(compiled(torch.ones(()))))
+    assert found == [1, 5, 7]

@@ -8,13 +8,14 @@ was written under, and reads the other one as it was before the call.
 from __future__ import annotations
 
 import functools
+import os
 from types import ModuleType
 from typing import Any
 
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.side_effects import SideEffects
-from torch._dynamo.source import GlobalSource
-from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.source import GlobalSource, SkipGuardSource
+from torch._dynamo.symbolic_convert import InliningInstructionTranslator, InstructionTranslatorBase
 from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.misc import NewGlobalVariable, PythonModuleVariable
@@ -26,6 +27,7 @@ from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
 __all__ = ["follow_second_names"]
 
 _UNNAMED = "___unnamed_scope"
+_STATE = (type(os.environ), dict, list, set, str, bytes, int, float)
 _DATA = (ConstantVariable, TensorVariable, SymNodeVariable)
 """What an instance has as its class does: nothing is bound."""
 
@@ -36,7 +38,9 @@ def follow_second_names() -> None:
     _read_globals_of_modules()
     _end_at_two_writes()
     _read_attributes_of_classes()
+    _end_at_items_that_are_attributes()
     _end_at_scopes()
+    _guard_state_of_the_library()
 
 
 def _load_globals_of_modules() -> None:
@@ -85,9 +89,33 @@ def _end_at_two_writes() -> None:
                 twice = twice and _written_global(self, name) is not None
             if twice:
                 _end(name, "It is written both as a global variable and as an attribute of its module.")
+            if _is_its_attributes(item):
+                _end(name, _ATTRIBUTES)
         return store_any(self, item, name, *args, **kwargs)
 
     SideEffects.store_attr = store  # type: ignore[method-assign]
+
+
+def _end_at_items_that_are_attributes() -> None:
+    note_any = SideEffects.mutation
+
+    @functools.wraps(note_any)
+    def note(self: Any, variable: Any) -> Any:
+        for item in self.id_to_variable.values():
+            if vars(item).get("_base_vt") is variable and _is_its_attributes(item):
+                if compiles_for_lamina(self.output_graph_weakref()):
+                    _end("an item", _ATTRIBUTES)
+        return note_any(self, variable)
+
+    SideEffects.mutation = note  # type: ignore[method-assign]
+
+
+_ATTRIBUTES = "A dictionary whose items are its attributes (self.__dict__ = self) is written to."
+
+
+def _is_its_attributes(item: Any) -> bool:
+    value = vars(item).get("value")
+    return isinstance(value, dict) and getattr(value, "__dict__", None) is value
 
 
 def _read_attributes_of_classes() -> None:
@@ -127,6 +155,21 @@ def _end_at_scopes() -> None:
         return build_any(self, value)
 
     VariableBuilder.__call__ = build  # type: ignore[method-assign]
+
+
+def _guard_state_of_the_library() -> None:
+    """Guard what functions of the standard library read of their modules and may change, as ``os.getenv`` does."""
+    find_any = InliningInstructionTranslator.get_globals_source_and_value
+
+    @functools.wraps(find_any)
+    def find(self: Any, name: str) -> Any:
+        value, variable, source = find_any(self, name)
+        if isinstance(source, SkipGuardSource) and isinstance(self.f_globals.get(name), _STATE):
+            if compiles_for_lamina(self.output):
+                source = source.base
+        return value, variable, source
+
+    InliningInstructionTranslator.get_globals_source_and_value = find  # type: ignore[method-assign]
 
 
 def _module(item: Any) -> ModuleType | None:
