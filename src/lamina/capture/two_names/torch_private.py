@@ -102,12 +102,12 @@ def _end_at_items_that_are_attributes() -> None:
     @functools.wraps(note_any)
     def note(self: Any, variable: Any) -> Any:
         for item in self.id_to_variable.values():
-            if vars(item).get("_base_vt") is variable and _is_its_attributes(item):
-                if compiles_for_lamina(self.output_graph_weakref()):
-                    _end("an item", _ATTRIBUTES)
+            held = vars(item).get("_base_vt") is variable and _is_its_attributes(item)
+            if held and compiles_for_lamina(self.output_graph_weakref()):
+                _end("an item", _ATTRIBUTES)
         return note_any(self, variable)
 
-    SideEffects.mutation = note  # type: ignore[method-assign]
+    SideEffects.mutation = note  # type: ignore[method-assign, assignment]
 
 
 _ATTRIBUTES = "A dictionary whose items are its attributes (self.__dict__ = self) is written to."
@@ -163,10 +163,11 @@ def _guard_state_of_the_library() -> None:
 
     @functools.wraps(find_any)
     def find(self: Any, name: str) -> Any:
-        value, variable, source = find_any(self, name)
-        if isinstance(source, SkipGuardSource) and isinstance(self.f_globals.get(name), _STATE):
-            if compiles_for_lamina(self.output):
-                source = source.base
+        found: tuple[Any, Any, Any] = find_any(self, name)
+        value, variable, source = found
+        unguarded = isinstance(source, SkipGuardSource) and isinstance(self.f_globals.get(name), _STATE)
+        if unguarded and compiles_for_lamina(self.output):
+            source = source.base
         return value, variable, source
 
     InliningInstructionTranslator.get_globals_source_and_value = find  # type: ignore[method-assign]

@@ -63,7 +63,8 @@ def _numpy_scalar(gm: torch.fx.GraphModule, tx: Any, codes: Sequence[CodeType]) 
 
 def _is_written_after(elements: Sequence[torch.fx.Node], gm: torch.fx.GraphModule) -> bool:
     """Whether the graph writes to anything after one of the ``elements`` was taken of an array."""
-    taken = {n for n in elements if n.target.__name__.removeprefix("wrapped_").strip("_") == "getitem"}
+    names = ((n, getattr(n.target, "__name__", "")) for n in elements)
+    taken = {n for n, name in names if name.removeprefix("wrapped_").strip("_") == "getitem"}
     seen = False
     for node in gm.graph.nodes:
         seen = seen or node in taken
