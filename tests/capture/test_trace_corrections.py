@@ -252,3 +252,25 @@ def test_traces_of_other_compilers_are_theirs() -> None:
     draws = random.Random(3)
     run = torch.compile(lambda x: x * draws.randint(1, 9), backend="eager", fullgraph=True)
     assert run(torch.ones(2)).shape == (2,)
+
+
+def _counting() -> Any:
+    sent = yield 1
+    while True:
+        try:
+            sent = yield sent * 2
+        except ValueError:
+            sent = yield -1
+
+
+def test_what_is_sent_to_a_generator_after_an_exception_arrives() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, int, int]:
+        made = _counting()
+        next(made)
+        first, handled = made.send(5), made.throw(ValueError())
+        return x * first, handled, made.send(2)
+
+    x = torch.ones(2)
+    found, wanted = lamina.compile(function, backend="interp")(x), function(x)
+    assert found[0].tolist() == wanted[0].tolist()
+    assert found[1:] == wanted[1:]

@@ -66,6 +66,7 @@ def correct_traces() -> None:
     _break_at_texts_of_exceptions()
     _keep_unused_elements()
     _iterate_over_one_view()
+    _end_where_generators_are_thrown_into()
 
 
 def guard_without_graph(guard: Callable[[], object], guarded: Callable[[Any], bool]) -> None:
@@ -372,3 +373,26 @@ def _keep_objects() -> None:
         load_any(self, module, name)
 
     PyCodegen.load_import_from = load  # type: ignore[method-assign, assignment]
+
+
+def _end_where_generators_are_thrown_into() -> None:
+    """End a graph at ``generator.throw``.
+
+    Where the generator handles that and yields, Dynamo goes on in it as if the handler had ended: what is sent to it
+    next is lost. Context managers made of generators have a class of their own, and yield nothing there.
+    """
+    call_any = functions.LocalGeneratorObjectVariable.call_method
+
+    @functools.wraps(call_any)
+    def call(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        thrown = name == "throw" and type(self) is functions.LocalGeneratorObjectVariable
+        if thrown and compiles_for_lamina(tx.output):
+            unimplemented(
+                gb_type="exception thrown into a generator",
+                context="throw",
+                explanation="What the generator does after it is not followed.",
+                hints=["Send it a value that tells it what to do"],
+            )
+        return call_any(self, tx, name, *args, **kwargs)
+
+    functions.LocalGeneratorObjectVariable.call_method = call  # type: ignore[method-assign]
