@@ -8,7 +8,7 @@ was written under, and reads the other one as it was before the call.
 from __future__ import annotations
 
 import functools
-import os
+from collections.abc import MutableMapping
 from types import ModuleType
 from typing import Any
 
@@ -27,7 +27,8 @@ from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
 __all__ = ["follow_second_names"]
 
 _UNNAMED = "___unnamed_scope"
-_STATE = (type(os.environ), dict, list, set, str, bytes, int, float)
+_STATE = (MutableMapping, list, set, str, bytes, int, float)
+"""Classes of what a module may change, the environment of the process among it."""
 _DATA = (ConstantVariable, TensorVariable, SymNodeVariable)
 """What an instance has as its class does: nothing is bound."""
 
