@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["copied", "doubled", "in_double", "mapped"]
+__all__ = ["apart", "copied", "doubled", "in_double", "mapped"]
 
 WIDE = {
     torch.float16: torch.float64,
@@ -31,6 +31,16 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping) and type(value) is dict:
         return {key: mapped(item, function) for key, item in value.items()}
     return function(value)
+
+
+def apart(leaf: Any) -> Any:
+    """A copy of an object, where one can be made; modules and functions stay, tensors are ``copied`` elsewhere."""
+    if isinstance(leaf, (Tensor, nn.Module)) or callable(leaf):
+        return leaf
+    try:
+        return copy.deepcopy(leaf)
+    except Exception:
+        return leaf
 
 
 def copied(value: Any, *, wide: bool = False) -> Any:

@@ -12,8 +12,9 @@ import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
+from lamina.base.built_in import built_in, interpreters_functions
 from lamina.runtime.cache import Cache
 from lamina.runtime.source import load_source
 from lamina.runtime.toolchain import Compiler
@@ -42,7 +43,6 @@ _PYTHON = (
     *("PyLong_FromLong", "PyErr_Occurred", "PyErr_SetString", "PyEval_SaveThread", "PyEval_RestoreThread"),
 )
 """What the C++ uses of the interpreter, all in its stable interface, in the order of struct python below."""
-_FASTCALL = 0x0080  # METH_FASTCALL
 
 _SOURCE = """
 struct object;
@@ -178,34 +178,15 @@ def make_launcher(compiler: Compiler | None, cache: Cache) -> Launcher:
         return _launch_by_ctypes
 
 
-class _Method(ctypes.Structure):
-    """PyMethodDef."""
-
-    _fields_: ClassVar = [
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("text", ctypes.c_char_p),
-    ]
-
-
-_METHODS: list[_Method] = []
-"""What built-in functions refer to for as long as the process lives."""
-
-
 def _built_in(library: ctypes.CDLL) -> Launcher:
     """Built-in functions around the library's. ``AttributeError`` where an interpreter lacks what they need."""
-    names = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _PYTHON]
+    names = interpreters_functions(_PYTHON)
     table = (ctypes.c_void_p * (len(names) + 2))(*names, id(TypeError), id(OverflowError))
     getattr(library, _PREPARE)(table)
-    function = ctypes.cast(getattr(library, _SYMBOL), ctypes.c_void_p).value
-    method = _Method(b"launch", function, _FASTCALL, None)
-    _METHODS.append(method)
-    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_Method), ctypes.py_object, ctypes.c_void_p)
-    new = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
+    new = built_in(b"launch", getattr(library, _SYMBOL))
 
     def launcher(kernel: bytes, letters: bytes) -> Launch:
-        launch: Launch = new(ctypes.byref(method), kernel + letters + b"\0", None)
+        launch: Launch = new(kernel + letters + b"\0")
         return launch
 
     return launcher

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina.base.accuracy import tensors
-from lamina.base.reference import copied, mapped
+from lamina.base.reference import apart, copied, mapped
 from lamina.errors import BadArgument
 from lamina.testing.fuzz.differ import Difference, differences
 from lamina.testing.fuzz.observe import Raised, Trace, traced
@@ -124,16 +123,7 @@ class Runs:
 
 def _copies(value: Any, wide: bool) -> Any:
     """Copies of the arguments: tensors with their aliasing, other objects one by one. Modules are the state's."""
-
-    def other(leaf: Any) -> Any:
-        if isinstance(leaf, (Tensor, nn.Module)) or callable(leaf):
-            return leaf
-        try:
-            return copy.deepcopy(leaf)
-        except Exception:
-            return leaf
-
-    return copied(mapped(value, other), wide=wide)
+    return copied(mapped(value, apart), wide=wide)
 
 
 def _names(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lamina.base.reference import copied, mapped
+from lamina.base.reference import apart, copied, mapped
 from lamina.errors import BadArgument
 from lamina.tuner.objects import opened, tensors_in
 
@@ -90,7 +89,7 @@ def _reordered(sample: Sample) -> Sample:
     Without a floating one, those of integers and truth values, unless they are sorted: positions and offsets are.
     """
     generator = torch.Generator().manual_seed(0)
-    args, kwargs = copied(mapped((sample.args, dict(sample.kwargs)), _apart))
+    args, kwargs = copied(mapped((sample.args, dict(sample.kwargs)), apart))
     shared = {id(t) for t in tensors_in((sample.args, sample.kwargs))}
     held = [t for t in tensors_in((args, kwargs)) if t.layout is torch.strided and id(t) not in shared]
     floating = [t for t in held if t.is_floating_point() or t.is_complex()]
@@ -99,16 +98,6 @@ def _reordered(sample: Sample) -> Sample:
             order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
             tensor.copy_(tensor.clone().flatten()[order].view(tensor.shape))
     return Sample(args, kwargs, made_up=True)
-
-
-def _apart(leaf: Any) -> Any:
-    """A copy of an object, where one can be made; tensors are copied elsewhere."""
-    if isinstance(leaf, (Tensor, nn.Module)) or callable(leaf):
-        return leaf
-    try:
-        return copy.deepcopy(leaf)
-    except Exception:
-        return leaf
 
 
 def _is_sorted(tensor: Tensor) -> bool:

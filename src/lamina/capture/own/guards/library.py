@@ -7,10 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
+from lamina.base.built_in import built_in, interpreters_functions
 from lamina.capture.own.guards.layouts import Layouts, layouts
 from lamina.capture.own.guards.tensor_layouts import MOST_LEAF, MOST_WORDS
 from lamina.capture.own.guards.torch_private import ASKED, STATES, functions_of_state
@@ -18,8 +19,6 @@ from lamina.capture.own.torch_private import without_function_modes
 
 __all__ = ["HOW", "Library", "machine_of", "machine_source", "state_words"]
 
-_FASTCALL = 0x0080
-"""``METH_FASTCALL``."""
 HOW = {name: number for number, name in enumerate(("byte", "word", "first word", "first byte", "span", "called"))}
 """What counts of a query's answer, by the numbers of the source."""
 
@@ -39,17 +38,6 @@ def machine_source() -> str:
     return Path(__file__).with_name("machine.cpp").read_text(encoding="utf-8")
 
 
-class _Method(ctypes.Structure):
-    """PyMethodDef."""
-
-    _fields_: ClassVar = [
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("text", ctypes.c_char_p),
-    ]
-
-
 class Library:
     """The machine of this process: ``layouts`` are those found, ``queries`` what is asked for torch's state.
 
@@ -58,15 +46,11 @@ class Library:
 
     def __init__(self, handle: ctypes.CDLL, found: Layouts, queries: list[tuple[int, int, int]]) -> None:
         self.handle, self.layouts, self.queries = handle, found, queries
-        names = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _PYTHON]
+        names = interpreters_functions(_PYTHON)
         table = (ctypes.c_void_p * (len(names) + len(_OBJECTS)))(*names, *map(id, _OBJECTS))
         self.words = _layout_words(found)
         handle.lamina_guards_prepare(table, self.words)
-        address = ctypes.cast(handle.lamina_guards_check, ctypes.c_void_p).value
-        self._method = _Method(b"check", address, _FASTCALL, None)
-        _METHODS.append(self._method)
-        prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_Method), ctypes.py_object, ctypes.c_void_p)
-        self._new = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
+        self._new = built_in(b"check", handle.lamina_guards_check)
         self.ask = ctypes.PYFUNCTYPE(None, ctypes.c_longlong, ctypes.c_void_p, ctypes.c_void_p)(
             ("lamina_guards_state", handle)
         )
@@ -76,7 +60,7 @@ class Library:
 
     def check(self, program: list[Any]) -> Callable[[Any, Any], Any]:
         """``check(args, kwargs)`` for a program: its buffer, a list that refers to values, the objects of its rows."""
-        made: Callable[[Any, Any], Any] = self._new(ctypes.byref(self._method), program, None)
+        made: Callable[[Any, Any], Any] = self._new(program)
         return made
 
     @property
@@ -90,10 +74,6 @@ class Library:
         if not self._head(tensor, ctypes.addressof(words)):
             return None
         return tuple(words[1 : 1 + self.head_words])
-
-
-_METHODS: list[_Method] = []
-"""What built-in functions refer to for as long as the process lives."""
 
 
 def _layout_words(found: Layouts) -> Any:
