@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 from lamina.aot import eager_reasons
 from lamina.base.captured import argument, example
 from lamina.base.reasons import Reason
+from lamina.base.rounded_numbers import HALF_TYPES, rounds_numbers
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import is_guarded
 
@@ -27,11 +28,6 @@ _MADE: dict[str, Callable[[torch.dtype], Tensor]] = {
 
 _SCALED = frozenset(str.split("add add_ sub sub_ subtract subtract_ rsub addcmul addcmul_ addcdiv addcdiv_"))
 """Calls whose factor, ``alpha`` or ``value``, eager converts to the dtype of the result."""
-
-
-_HALF = (torch.float16, torch.bfloat16)
-_ROUNDING = frozenset(str.split("add add_ iadd sub sub_ isub subtract subtract_ rsub"))
-"""Calls whose numbers eager rounds to a half type first, on a CPU, where kernels compute with them as they are."""
 
 
 def refused_number(gm: GraphModule) -> Reason | None:
@@ -49,7 +45,7 @@ def refused_number(gm: GraphModule) -> Reason | None:
             error = f"RuntimeError: value cannot be converted to {made.dtype} without overflow"
         if error:
             return eager_reasons.OTHER_IN_EAGER(place=source_of(node), error=error)
-        if made.dtype in _HALF and name in _ROUNDING and not all(_held(one, made) for one in node.args):
+        if made.dtype in HALF_TYPES and rounds_numbers(name) and not all(_held(one, made) for one in node.args):
             return eager_reasons.ROUNDED_NUMBER(place=source_of(node), dtype=made.dtype)
     return None
 

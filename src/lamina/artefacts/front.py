@@ -41,9 +41,11 @@ def compile(
 
     ``backend`` is "lamina" (kernels for this machine), the name of another backend (those built in, registered,
     installed, or known to torch.compile), a ``Backend`` or a function ``(gm, example_inputs) -> callable``, which is
-    given functional ATen graphs. ``mode`` is one of torch.compile's four modes, ``options`` an ``Options`` or a mapping
-    of its fields. The result has a ``record`` and ``stats()``, and ``report(path)`` writes the record as a page. Raises
-    ``BadArgument`` or ``UnknownOption`` for wrong arguments.
+    given functional ATen graphs. With ``fullgraph`` what cannot be part of one graph raises. With ``dynamic`` sizes are
+    symbols (True), numbers (False), or numbers until a call has others (None). ``disable`` gives ``model`` as it is.
+    ``mode`` is one of torch.compile's four modes, ``options`` an ``Options`` or a mapping of its fields. The result has
+    a ``record`` and ``stats()``, and ``report(path)`` writes the record as a page. Raises ``BadArgument`` or
+    ``UnknownOption`` for wrong arguments.
     """
     model = model if disable is True else uncompiled(model)
     how = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "disable": disable}

@@ -185,13 +185,14 @@ def rule(
     """Whatever ``before`` computes is to be computed by ``after``: two plain PyTorch functions of equal parameters.
 
     Parameters of ``before`` are wildcards: tensors, or what their default values say (``tensor``, ``scalar``,
-    ``dimension``);
-    ``after`` takes some or all of them by name. Both return a tensor or the same number of tensors, and write to
-    nothing. ``where`` gets each ``Match`` and may refuse it. ``at`` says where the rule runs (see ``PLACES``); one that
-    is ``inference_only`` leaves alone what gradients are recorded for. ``ranks`` are numbers of dimensions that
-    tensors of any rank are to be traced with, where the pattern looks different for them (by default one is enough).
+    ``dimension``); ``after`` takes some or all of them by name. Both return a tensor or the same number of tensors, and
+    write to nothing. ``where`` gets each ``Match`` and may refuse it. ``at`` says where the rule runs (see ``PLACES``);
+    one that is ``inference_only`` leaves alone what gradients are recorded for. ``ranks`` are numbers of dimensions
+    that tensors of any rank are to be traced with, where the pattern looks different for them (by default one is
+    enough).
     Floating-point constants match within ``tolerance``, relative; by default within the rounding of the dtype that the
-    match computes in (float32 for narrower ones). Raises ``BadArgument``.
+    match computes in (float32 for narrower ones). Raises ``BadArgument`` for what is no function, for parameters of
+    ``after`` that ``before`` does not have, and for other wrong arguments.
     """
     made_at = caller_place()
     for role, function in (("before", before), ("after", after)):

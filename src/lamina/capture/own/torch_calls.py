@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.rounded_numbers import HALF_TYPES, rounds_numbers
 from lamina.capture.own.torch_private import SET_GRAD, is_plain
 
 __all__ = [
@@ -129,11 +130,6 @@ def computes_in_floats(*parts: Any) -> bool:
 _REFUSING = frozenset(("clamp", "clamp_min", "clamp_max", "where", "full_like", "masked_fill", "fill_", "lerp"))
 _PROMOTING = frozenset(("clamp", "clamp_min", "clamp_max", "where"))
 """Those of them that make integers beside a float floats of the default type."""
-_ROUNDING = frozenset(
-    ("add", "add_", "sub", "sub_", "rsub", "__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__")
-)
-"""Functions that round a number to a half type, to an infinity beyond the largest, on CPUs."""
-_HALF = frozenset((torch.float16, torch.bfloat16))
 
 
 def dtype_that_refuses(
@@ -147,7 +143,7 @@ def dtype_that_refuses(
     parts = (*args, *kwargs.values())
     found = {part.dtype for part in parts if isinstance(part, torch.Tensor) and part.dtype is not torch.bool}
     if name_of(function) not in _REFUSING and "alpha" not in kwargs:
-        return (min(found, key=_most),) if name_of(function) in _ROUNDING and found <= _HALF and found else None
+        return (min(found, key=_most),) if rounds_numbers(name_of(function)) and found <= HALF_TYPES and found else None
     found.update(part for part in parts if type(part) is torch.dtype)
     others = {dtype for dtype in found if not dtype.is_floating_point}
     if name_of(function) in _PROMOTING and not any(dtype.is_complex for dtype in others):
