@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
@@ -45,6 +47,34 @@ def test_imports_stand_at_the_top_of_the_file() -> None:
                         wrong.append(f"{file.at(node)} imports {name} inside {function.name}")
     assert not wrong
     assert all(count == 1 for count in optional.values()), optional
+
+
+LATE = {
+    "lamina.artefacts.front": {"lamina.compile", "lamina.stats"},
+    "lamina.artefacts.graphs": {"lamina.capture.own.segment"},
+    "lamina.artefacts.package": {"lamina.tuner.saved"},
+    "lamina.capture.own.callable": {"lamina.capture.own.interpreting"},
+    "lamina.report.recording": {"lamina.report.write"},
+}
+"""What is imported when it is first needed: by stored calls, which run without the compiler, and by reports. These are
+the only imports that the contracts do not see."""
+
+
+def late_imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Modules of Lamina's that ``import_module`` is given by name, each with the attribute that is then taken of it."""
+    taken = {id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func).endswith("import_module") and node.args:
+            name = node.args[0].value if isinstance(node.args[0], ast.Constant) else ""
+            if str(name).startswith("lamina."):
+                yield str(name), taken.get(id(node), "")
+
+
+def test_late_imports_are_few_and_find_what_they_name() -> None:
+    found = {file.module: list(late_imports(file.tree)) for file in sources()}
+    assert {module: {name for name, _ in late} for module, late in found.items() if late} == LATE
+    for name, attribute in (one for late in found.values() for one in late):
+        assert hasattr(importlib.import_module(name), attribute), f"{name} has no {attribute}"
 
 
 def test_only_options_reads_the_environment() -> None:
