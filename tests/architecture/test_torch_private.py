@@ -81,12 +81,15 @@ def private_attributes(tree: ast.AST, private: frozenset[str]) -> Iterator[tuple
     """Places that ask a value for an attribute that is private in torch, or that name one in a text of its own."""
     inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     slots = [node.value for node in ast.walk(tree) if isinstance(node, ast.Assign) and is_slots(node)]
+    inner |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     inner |= {id(part) for value in slots for part in ast.walk(value)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in private and dotted(node.value) not in OWN_OR_OPERATORS:
             yield node, node.attr
-        elif isinstance(node, ast.Constant) and node.value in private and id(node) not in inner:
-            yield node, node.value
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+            words = [word for word in node.value.split() if word in private]
+            alone = words == [node.value]
+            yield from ((node, word) for word in words if alone or not hasattr(torch.ops.aten, word))
 
 
 OWN_OR_OPERATORS = ("self", "cls", "aten", "torch.ops.aten")
@@ -144,7 +147,8 @@ def test_private_torch_names_are_recognised_by_other_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["x._base", "f(x)._version", "op._schema", "getattr(op, '_opoverload', op)", "m._modules"]
+    "text",
+    ["x._base", "f(x)._version", "op._schema", "getattr(op, '_opoverload', op)", "m._modules", "x = 'a _base b'"],
 )
 def test_private_attributes_are_recognised(text: str) -> None:
     assert list(private_attributes(ast.parse(text), private_attributes_of_torch()))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lamina.base.rounded_numbers import HALF_TYPES, rounds_numbers
-from lamina.capture.own.torch_private import SET_GRAD, is_plain
+from lamina.capture.own.torch_private import LEADING_OUT, SET_GRAD, is_plain
 
 __all__ = [
     "IDENTITY",
@@ -41,14 +41,14 @@ IDENTITY = frozenset(("__hash__",))
 """What asks for the object, whatever is in it."""
 
 _LEFT_OUT = (
-    "item tolist numpy data_ptr backward requires_grad_ retain_grad register_hook data grad grad_fn _base "
+    "item tolist numpy data_ptr backward requires_grad_ retain_grad register_hook data grad grad_fn "
     "untyped_storage storage set_ resize_ __deepcopy__ __reduce_ex__ __setstate__ __repr__ __format__ __array__ "
     "share_memory_ pin_memory from_numpy frombuffer as_subclass detach_ to_sparse unique nonzero resize_as_ "
-    "__dlpack__ __contains__ manual_seed seed register_post_accumulate_grad_hook _backward_hooks names "
+    "__dlpack__ __contains__ manual_seed seed register_post_accumulate_grad_hook names "
     "refine_names rename align_to is_set_to apply_ map_ __set__ __delete__ new cuda ipu xpu mtia vmap __iter__ "
     "to_dense to_mkldnn quantize_per_tensor lstm unique_consecutive"
 )
-LEFT_OUT = frozenset(_LEFT_OUT.split())
+LEFT_OUT = LEADING_OUT | frozenset(_LEFT_OUT.split())
 """What needs values, changes what a tensor is, or hands it to others."""
 
 _POINTWISE = (

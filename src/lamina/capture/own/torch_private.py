@@ -32,6 +32,7 @@ from lamina.capture.compiled_before.torch_private import marked
 __all__ = [
     "DEVICE_QUERIES",
     "LAYERS",
+    "LEADING_OUT",
     "MARK",
     "SETTINGS",
     "SET_GRAD",
@@ -67,6 +68,8 @@ __all__ = [
 SET_GRAD: Callable[[bool], None] = torch._C._set_grad_enabled
 """What switches the grad mode, which function modes see."""
 
+LEADING_OUT = frozenset(("_base", "_backward_hooks"))
+"""Private attributes of a tensor that lead to what is in no graph: what it is a view of, and its hooks."""
 LAYERS: dict[Any, str] = {
     torch._transformer_encoder_layer_fwd: "encoder layer",
     torch._native_multi_head_attention: "attention",
