@@ -442,3 +442,25 @@ def test_an_attribute_that_is_set_is_the_modules() -> None:
     wrapped.name = "another"
     assert not hasattr(model, "name")
     assert wrapped.eval().training is model.training is False
+
+
+@pytest.mark.parametrize(
+    ("give", "said"),
+    [
+        (lambda: ait.wrap(nn.Linear(4, 4), ["weight"]), "wrap was given 'weight'"),
+        (lambda: ait.wrap(nn.Linear(4, 4), 3), "wrap was given 3"),
+        (lambda: ait.Module(nn.Linear(4, 4), 3), "the name 3"),
+        (lambda: ait.FirstWins(3), "given 3 as backends"),
+        (lambda: ait.MinLatency(error="small"), "the error 'small'"),
+        (lambda: ait.MinLatency(error=-1), "the error -1"),
+        (lambda: ait.LatencyBudget("5ms"), "the latency budget is '5ms'"),
+        (lambda: ait.LatencyBudget(float("nan")), "the latency budget is nan"),
+        (lambda: ait.BatchDim(3, 1, 8), "an axis is 3"),
+        (lambda: ait.BatchDim("rows", "1", 8), "min='1'"),
+        (lambda: ait.profile(3, torch.ones(2)), "a int cannot be called"),
+        (lambda: ait.load(nn.Linear(4, 4), 3), "the file to load is 3"),
+    ],
+)
+def test_wrong_arguments_are_told_with_what_to_do(give: Any, said: str) -> None:
+    with pytest.raises(BadArgument, match=f"(?s){said}.*do: "):
+        give()

@@ -13,7 +13,7 @@ __all__ = ["BatchDim", "DynamicDim"]
 class DynamicDim:
     """An axis of ``min`` to ``max`` elements; ``opt`` is the size that it mostly has. Axes of one name vary together.
 
-    Raises ``BadArgument`` unless 1 <= min <= opt <= max.
+    Raises ``BadArgument`` unless the name is a text and 1 <= min <= opt <= max.
     """
 
     name: str
@@ -23,6 +23,11 @@ class DynamicDim:
 
     def __post_init__(self) -> None:
         middle = self.min if self.opt is None else self.opt
+        if not isinstance(self.name, str) or not all(type(size) is int for size in (self.min, middle, self.max)):
+            raise BadArgument(
+                f"an axis is {self.name!r} with min={self.min!r}, opt={self.opt!r}, max={self.max!r}",
+                remedy='give a name and whole numbers, as DynamicDim("rows", 1, 64)',
+            )
         if not 1 <= self.min <= middle <= self.max:
             raise BadArgument(
                 f"axis {self.name!r} has min={self.min}, opt={self.opt}, max={self.max}",

@@ -8,6 +8,7 @@ from typing import Any
 
 from lamina.aitune.graphs import Graph
 from lamina.aitune.modules import Module, tuned_modules
+from lamina.base.paths import path_of
 from lamina.errors import BadArgument
 from lamina.tuner.files import write_whole
 from lamina.tuner.parts import modules_in, replaced
@@ -36,7 +37,7 @@ def save(module: Any, path: str | Path) -> None:
         if m.results
     }
     data = {"aitune": _VERSION, "modules": told}
-    write_whole(path, json.dumps(data, indent=1, sort_keys=True))
+    write_whole(path_of(path, "the file to save to"), json.dumps(data, indent=1, sort_keys=True))
 
 
 def load(module: Any, path: str | Path, *, allow_code: bool = False) -> Any:
@@ -48,7 +49,7 @@ def load(module: Any, path: str | Path, *, allow_code: bool = False) -> Any:
     """
     held = modules_in(module)
     new: dict[int, Any] = {}
-    for place, saved in _read(Path(path)).items():
+    for place, saved in _read(path_of(path, "the file to load")).items():
         if place not in held:
             raise BadArgument(f"{path} has a module {place!r}, which is not in this object", remedy="tune this object")
         there = held[place]

@@ -162,6 +162,11 @@ def _check(count: int, warm: int) -> None:
 
 def _calls(obj: Any, dataset: Any, function: Callable[..., Any] | None) -> Callable[[], Any]:
     """A call with the next of the inputs, from the first again after the last."""
+    if function is None and not callable(obj):
+        raise BadArgument(
+            f"a {type(obj).__name__} cannot be called",
+            remedy="give what is called with the inputs, or inference_function, which is given it",
+        )
     samples = list(calls_of(dataset))
     place = 0
 

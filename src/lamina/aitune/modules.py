@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,8 @@ class Module(nn.Module):
         super().__init__()
         if not isinstance(module, nn.Module) or isinstance(module, Module):
             raise BadArgument(f"Module was given a {type(module).__name__}", remedy="give a torch.nn.Module")
+        if name is not None and not isinstance(name, str):
+            raise BadArgument(f"Module was given the name {name!r}", remedy="give a text")
         given = [strategy, *(strategies.values() if isinstance(strategies, Mapping) else strategies or ())]
         wrong = [s for s in given if s is not None and not isinstance(s, TuneStrategy)]
         if wrong:
@@ -212,9 +214,16 @@ def wrap(
 ) -> Any:
     """``obj`` with each of ``modules`` (of ``inspect(...).get_modules()``) as a ``Module``; ``obj`` stays as it is.
 
-    ``strategies``: by the modules' names. Raises ``BadArgument`` for a module or a name that is not there.
+    ``strategies``: by the modules' names. Raises ``BadArgument`` for what is none of these, and for a module or a
+    name that is not there.
     """
     held = modules_in(obj)
+    wrong = [one for one in modules if not isinstance(one, ModuleInfo)] if isinstance(modules, Iterable) else [modules]
+    if wrong:
+        raise BadArgument(
+            f"wrap was given {wrong[0]!r} as a module of the object",
+            remedy="give some of ait.inspect(obj, inputs).get_modules()",
+        )
     names = [info.name for info in modules]
     missing = [name for name in (*names, *(strategies or {})) if name not in held or name not in names]
     if missing:

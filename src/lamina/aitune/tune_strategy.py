@@ -6,6 +6,7 @@ largest element of a tensor. Without it, results are held to eager's own roundin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,11 @@ __all__ = [
 ]
 
 
+def is_above_zero(value: Any) -> bool:
+    """Whether ``value`` is a finite number above zero."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+
+
 @dataclass(frozen=True)
 class TuneStrategy:
     """Tries ``backends``, or those that suit the model and device where none are given, and takes the best."""
@@ -43,6 +49,16 @@ class TuneStrategy:
     error: float | None = None
 
     def __post_init__(self) -> None:
+        if self.backends is not None and not isinstance(self.backends, Sequence):
+            raise BadArgument(
+                f"{type(self).__name__} was given {self.backends!r} as backends",
+                remedy="give a list of backends of lamina.aitune.backend",
+            )
+        if self.error is not None and not is_above_zero(self.error):
+            raise BadArgument(
+                f"{type(self).__name__} was given the error {self.error!r}",
+                remedy="give a number above 0: 1e-2",
+            )
         if self.backends is not None and not self.backends:
             raise BadArgument(
                 f"{type(self).__name__} was given no backend", remedy="give some, or None for those that suit"
@@ -102,7 +118,7 @@ class LatencyBudget(TuneStrategy):
     def __init__(
         self, latency_budget_ms: float, backends: Sequence[Backend] | None = None, error: float | None = None
     ) -> None:
-        if not latency_budget_ms > 0:
+        if not is_above_zero(latency_budget_ms):
             raise BadArgument(f"the latency budget is {latency_budget_ms!r} ms", remedy="give more than 0 ms")
         for name, value in (("latency_budget_ms", latency_budget_ms), ("backends", backends), ("error", error)):
             object.__setattr__(self, name, value)
