@@ -36,6 +36,9 @@ FURTHER = 8.0
 AGAIN = 2
 """How often what was slower is timed once more; the median counts."""
 
+LEAST_ROUNDS = 5
+"""How often each rival is called at least where one thread is timed by its own clock."""
+
 Timer = Callable[[Mapping[str, Callable[[], Any]], Variant, float], Mapping[str, Sequence[float]]]
 """Milliseconds of each callable, one a round or one median each."""
 
@@ -79,12 +82,33 @@ class Rival:
 
 
 def timed_by_turns(calls: Mapping[str, Callable[[], Any]], variant: Variant, seconds: float) -> dict[str, list[float]]:
-    """Milliseconds: on a CPU of each round, on a GPU the median by its own clock on a flushed cache."""
+    """Milliseconds: on a CPU of each round, on a GPU the median by its own clock on a flushed cache.
+
+    One thread of a CPU is timed by its own clock: what other processes take of a machine that is busy does not count.
+    """
     if variant.device == "cuda":
         found = alternate_events(calls, 50, seconds * len(calls), host_us=1000)
         return {name: [value] for name, value in found.items()}
+    if torch.get_num_threads() == 1:
+        return _at_work(calls, seconds)
     rivals = alternate(calls, seconds=seconds, warmup=2)
     return {m.name: [s * 1e3 for s in m.samples] for m in rivals.measurements}
+
+
+def _at_work(calls: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, list[float]]:
+    """Milliseconds of this thread for each call; seconds are those of the thread, for each callable."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    order = list(calls)
+    for call in calls.values():
+        call()
+    until = time.thread_time() + seconds * len(calls)
+    while len(found[order[0]]) < LEAST_ROUNDS or time.thread_time() < until:
+        for name in order:
+            start = time.thread_time()
+            calls[name]()
+            found[name].append(1e3 * (time.thread_time() - start))
+        order.reverse()
+    return found
 
 
 def measure(
@@ -204,11 +228,12 @@ def _warmed(eager: Rival, row: Row) -> list[Tensor]:
 def _worth_timing(call: Callable[[], Any], device: str) -> None:
     took = []
     for _ in range(3):
-        start = time.perf_counter()
+        clock = time.thread_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+        start = clock()
         call()
         if device == "cuda":
             torch.cuda.synchronize()
-        took.append(1e3 * (time.perf_counter() - start))
+        took.append(1e3 * (clock() - start))
     if not LEAST_MS[device] <= min(took) <= MOST_MS:
         raise Skipped(f"eager takes {'less' if min(took) < LEAST_MS[device] else 'more'} time than is worth measuring")
 

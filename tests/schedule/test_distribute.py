@@ -238,3 +238,44 @@ def test_operands_at_places_that_are_loaded_are_not_copied() -> None:
         warnings.simplefilter("error")
         ours = compiled(table, rows, z)
     torch.testing.assert_close(ours, function(table, rows, z), rtol=1e-4, atol=0.02)
+
+
+def _squared(x: Tensor, y: Tensor) -> Tensor:
+    return ((x[..., :, None, :] - y[..., None, :, :]) ** 2).sum(-1)
+
+
+def _near(x: Tensor, y: Tensor) -> Tensor:
+    return torch.exp(-(x[..., :, None, :] - y[..., None, :, :]).abs().sum(-1))
+
+
+def _joined(x: Tensor, y: Tensor) -> Tensor:
+    """As a kernel's mean over two samples has it: both operands are one."""
+    both = torch.cat((x, y), -2)
+    return _squared(both, both)[..., : x.shape[-2], 3:]
+
+
+@pytest.mark.parametrize("function", [_squared, _near, _joined])
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_points_whose_distances_are_summed_are_copied_side_by_side(function: _Function, batch: tuple[int, ...]) -> None:
+    """What is read for each of the other points again lies next to each other: no gathers, no sums over lanes."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(*batch, 45, 24, generator=g), torch.randn(*batch, 71, 24, generator=g)
+    y[..., 7, 3], x[..., 8, 23] = torch.nan, torch.inf
+    compiled = lamina.compile(function, dynamic=False, options={"compare_eager": "off", "verify": True})
+    ours, eager, exact = compiled(x, y), function(x, y), function(x.double(), y.double())
+    assert _decided(compiled)
+    assert any("side by side" in d.reason for d in _decided(compiled))
+    assert torch.equal(ours.isnan(), eager.isnan())
+    assert not mismatch(ours, eager, exact)
+
+
+@pytest.mark.parametrize(("points", "others", "numbers"), [(45, 71, 300), (4, 2000, 24), (1000, 20, 24)])
+def test_points_that_are_read_rarely_or_along_many_numbers_are_not_copied(
+    points: int, others: int, numbers: int
+) -> None:
+    """A copy takes as long as a few reads, long sums have few sums over lanes, and 20 are hardly a vector."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(points, numbers, generator=g), torch.randn(others, numbers, generator=g)
+    compiled = lamina.compile(_squared, dynamic=False, options={"compare_eager": "off"})
+    torch.testing.assert_close(compiled(x, y), _squared(x, y))
+    assert not any("side by side" in d.reason for d in _decided(compiled))

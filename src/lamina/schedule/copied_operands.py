@@ -1,9 +1,13 @@
-"""Operands of a reduction that lie in another order of memory than the others are copied into theirs first.
+"""Operands of a reduction that lie in another order of memory than suits its vectors are copied first.
 
 The gradient of a norm whose result was stored with channels innermost reads one operand along channels and the other
 along rows: whatever is the vector axis, an element of the other comes from every line of memory, perhaps twice. A copy
 is made in tiles that are transposed. Only numbers of 16 bits and fewer are copied, which are taken and widened one by
 one: floats so far apart take as long as their copy.
+
+Distances of all pairs of points read the coordinates of a point along memory and sum them up, with as many sums as
+there are pairs: along coordinates each pair ends with a sum over a vector's lanes, along points every element is far
+from the next. What is read again for each of the other points is copied so that points are next to each other.
 """
 
 from __future__ import annotations
@@ -13,20 +17,29 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lamina.base.dtypes import DTYPES
-from lamina.ir.index import Expr, Loaded, as_expr, prod
-from lamina.ir.loops import Buffer, Load, Nest, Store
+from lamina.base.reasons import Reason
+from lamina.ir.index import Axis, Expr, Loaded, as_expr, prod
+from lamina.ir.loops import Buffer, Load, Nest, Reduce, Store, axes_of_values
+from lamina.schedule import reasons
 from lamina.schedule.memory_orders import long_runs
 from lamina.schedule.nest_parts import LEAST_POINTS, dense_buffer
+from lamina.schedule.target import LANES
 
 __all__ = ["copy_operands"]
 
 _WHOLE = DTYPES["float32"].size
 """Bytes of a number that needs no widening."""
+_AGAIN = 8
+"""How often each element is read at least where a copy of it gains: copying takes as long as a few reads."""
+_LONGEST = 128
+"""Elements of a sum beyond which the lanes of a vector are added up rarely enough."""
 
 
-def copy_operands(nest: Nest, buffers: Mapping[str, Buffer], made: list[Buffer]) -> list[Nest]:
-    """``nest``, which reduces on a CPU, behind copies of such operands, whose buffers go to ``made``."""
-    main, loads = _across(nest, buffers)
+def copy_operands(nest: Nest, buffers: Mapping[str, Buffer], made: list[Buffer]) -> tuple[list[Nest], Reason]:
+    """``nest``, which reduces on a CPU, behind copies of such operands, whose buffers go to ``made``; and why."""
+    (main, loads), why = _across(nest, buffers), reasons.OPERAND_COPIED()
+    if not loads:
+        (main, loads), why = _read_again(nest, buffers), reasons.SIDE_BY_SIDE()
     copies: list[Nest] = []
     copied: dict[tuple[str, tuple[Expr, ...]], tuple[str, tuple[Expr, ...]]] = {}
     for load in loads:
@@ -42,7 +55,44 @@ def copy_operands(nest: Nest, buffers: Mapping[str, Buffer], made: list[Buffer])
         buffer, index = copied.get((load.buffer, load.index), (load.buffer, load.index))
         return load if load.mask is not None else replace(load, buffer=buffer, index=index)
 
-    return [*copies, replace(nest, body=tuple(read(e) if isinstance(e, Load) else e for e in nest.body))]
+    return [*copies, replace(nest, body=tuple(read(e) if isinstance(e, Load) else e for e in nest.body))], why
+
+
+def _read_again(nest: Nest, buffers: Mapping[str, Buffer]) -> tuple[str, list[Load]]:
+    """An axis to have vectors along, and loads that are read again and again, along memory over short sums."""
+    sums = [e for e in nest.body if isinstance(e, Reduce)]
+    short = {name for e in sums for name in e.axes if _length(nest, name) <= _LONGEST}
+    reduced = {name for e in sums for name in e.axes}
+    varies = axes_of_values(nest)
+    for axis in nest.axes:
+        main = axis.name
+        if main in reduced or axis.extent.const < 2 * LANES or not any(main in varies[e.outs[0]] for e in sums):
+            continue
+        over = [e for e in nest.body if isinstance(e, Load | Store) and main in _axes(e)]
+        far = [e for e in over if _stride(e, main, buffers) != 1]
+        if far and all(isinstance(e, Load) and _may_be_copied(nest, e, short, buffers) for e in far):
+            return main, [e for e in far if isinstance(e, Load)]
+    return "", []
+
+
+def _may_be_copied(nest: Nest, load: Load, short: set[str], buffers: Mapping[str, Buffer]) -> bool:
+    """Whether the load reads along a short sum what is read several times, and stays as it is."""
+    if not _is_plain(load) or any(isinstance(e, Store) and e.buffer == load.buffer for e in nest.body):
+        return False
+    points = prod(a.extent for a in nest.axes).const
+    own = prod(a.extent for a in nest.axes if a.name in _axes(load)).const
+    return points >= _AGAIN * own and not long_runs(nest, [load], buffers).isdisjoint(short)
+
+
+def _length(nest: Nest, name: str) -> int:
+    return next(a.extent.const for a in nest.axes if a.name == name)
+
+
+def _stride(eqn: Load | Store, axis: str, buffers: Mapping[str, Buffer]) -> int | None:
+    """Elements from one point of ``axis`` to the next, ``None`` where that is not a number."""
+    place = sum((i * s for i, s in zip(eqn.index, buffers[eqn.buffer].strides, strict=True)), as_expr(0))
+    found = next((place.coefficient(a) for a in place.atoms() if isinstance(a, Axis) and a.name == axis), None)
+    return found.const if found is not None and found.is_int else None
 
 
 def _is_plain(load: Load) -> bool:

@@ -2,7 +2,8 @@
 
 Costly functions of what rows are reduced to are computed for many rows at once (``row_functions``), and what is stored
 in another order than the reduction reads is computed in tiles (``memory_orders``). What the first nest leaves to the
-second is kept in memory. Before either, what a reduction reads in two orders is copied into one (``copied_operands``).
+second is kept in memory. Before either, what a reduction reads in an order that does not suit it is copied
+(``copied_operands``).
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def distribute(
         if not isinstance(step, Nest) or not _may_be_parted(step, known):
             result.append(step)
             continue
-        *copies, nest = copy_operands(step, known, made)
+        (*copies, nest), why = copy_operands(step, known, made)
         if copies:
-            decisions.append(Decision("distribute", (step.name,), True, reasons.OPERAND_COPIED()))
+            decisions.append(Decision("distribute", (step.name,), True, why))
         known.update((b.name, b) for b in made)
         parts = [nest]
         for find, reason in _WAYS:

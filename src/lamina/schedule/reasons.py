@@ -263,6 +263,12 @@ OPERAND_COPIED = _AGAIN.add(
     "An operand that lies in another order than the others, as the gradient of an image with its channels innermost, "
     "is copied into theirs, in tiles that are transposed; each element would come from another line of memory.",
 )
+SIDE_BY_SIDE = _AGAIN.add(
+    17,
+    "what a short sum reads again and again is copied so that points lie side by side",
+    "Distances of all pairs sum up the numbers of two points, read along memory: each sum would end with one over the "
+    "lanes of a vector, or each element would be far from the next. In the copy the next point's number is the next.",
+)
 
 _PLACE = Codes(52, "Memory: updates in place, and buffers that share memory")
 
