@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import lamina
+from lamina.ir.loops import Reduce
 from lamina.testing import mismatch, tensors
 
 _Function = Callable[..., Any]
@@ -279,3 +280,26 @@ def test_points_that_are_read_rarely_or_along_many_numbers_are_not_copied(
     compiled = lamina.compile(_squared, dynamic=False, options={"compare_eager": "off"})
     torch.testing.assert_close(compiled(x, y), _squared(x, y))
     assert not any("side by side" in d.reason for d in _decided(compiled))
+
+
+def _density(x: Tensor, y: Tensor) -> Tensor:
+    return torch.logsumexp(-_squared(x, y) / 32, -1)
+
+
+def test_gradients_of_distances_are_vectors_along_the_numbers_of_a_point() -> None:
+    """Weights of pairs hold more memory than points, but points are read for each pair: not one by one, then."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(200, 24, generator=g), torch.randn(300, 24, generator=g)
+    compiled = lamina.compile(_density, dynamic=False, options={"compare_eager": "off", "verify": True})
+    found = []
+    for run, given in ((compiled, (x, y)), (_density, (x, y)), (_density, (x.double(), y.double()))):
+        leaves = [t.clone().requires_grad_() for t in given]
+        found.append(torch.autograd.grad(run(*leaves).sin().sum(), leaves))
+    for ours, eager, exact in zip(*found, strict=True):
+        assert not mismatch(ours, eager, exact)
+    plans = [s.value for s in compiled.record.stages if s.name == "plan" and "backward" in s.region]
+    summing = [k for plan in plans for k in plan.kernels if any(isinstance(e, Reduce) for n in k.nests for e in n.body)]
+    assert summing
+    for kernel in summing:
+        [nest], schedule = kernel.nests, kernel.schedules[0]
+        assert next(a for a in nest.axes if a.name == schedule.vector).extent.const == 24

@@ -37,6 +37,9 @@ _LIGHT, _HEAVY = 16, 8
 """Instructions for each element of a scatter up to which vectors save less than taking them apart costs, in all and
 of an operation below which that is one or two instructions for a single element too."""
 
+_READ_AGAIN = 8
+"""How often elements that lie apart are read at least where that decides about the vector axis."""
+
 
 class Chooser:
     """Chooses a nest's schedule by rules, beside a given vector axis where there is one.
@@ -272,7 +275,24 @@ class Chooser:
         best = max(score, key=lambda a: (score[a], self.names.index(a)), default=None)
         if best is None or score[best] == 0:
             return far_axis(self.nest) if score else None
+        if self.reduces and self.reads_far_again(best):
+            near = {a: n for a, n in score.items() if n and self.size((a,)) >= LANES and not self.reads_far_again(a)}
+            best = max(near, key=lambda a: (near[a], self.names.index(a)), default=best)
         return None if self.light_scatter(best) else best
+
+    def reads_far_again(self, axis: str) -> bool:
+        """Whether elements that lie apart along ``axis`` are read again and again, for each point of other axes.
+
+        Scores count what memory holds, which is all that such reads cost where each is a vector.
+        """
+        total, most = self.size(tuple(self.names)), furthest(self.target.vector_bytes)
+        for eqn in self.nest.body:
+            if isinstance(eqn, Load) and not any(isinstance(a, Loaded) for a in eqn.index[0].atoms()):
+                factor = eqn.index[0].coefficient(self.axis[axis])
+                far = factor is not None and factor.is_int and abs(factor.const) > most
+                if far and total >= _READ_AGAIN * self.size(tuple(eqn.index[0].axes())):
+                    return True
+        return False
 
     def light_scatter(self, axis: str) -> bool:
         """Whether the nest does little but store elements at places that are computed for each point of ``axis``."""
