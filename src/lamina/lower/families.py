@@ -12,6 +12,7 @@ from lamina.lower import (
     convolution,
     creation,
     cross,
+    distances,
     embedding_bags,
     foreach,
     formulas,
@@ -49,7 +50,7 @@ DERIVED = formulas.rules_of_rows()
 LOADED = (
     *(activations, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
     *(batch_norm, foreach, group_norm, losses, matrix_vector, max_pooling, mean_pooling, nll_loss, norms, row_digest),
-    *(arrangement, asserts, concat, convolution, cross, embedding_bags, indexing, padding, scan, scatter),
+    *(arrangement, asserts, concat, convolution, cross, distances, embedding_bags, indexing, padding, scan, scatter),
     *(selections, sorting),
     *(strided, topk),
     *(upsample, upsample_gradients, views),

@@ -34,9 +34,10 @@ ROWS: tuple[Row, ...] = (
     *rows(PRODUCT, "addmm", factors=1, quick=True, out=True),
     *rows(PRODUCT, "baddbmm", factors=1, quick=True, out=True, reason=_FASTER),
     *rows(PRODUCT, "addbmm addmv lamina.mm_odd_rows", reason=_FASTER),
+    *rows(PRODUCT, "_cdist_forward _cdist_backward"),
     *rows(
         PRODUCT,
-        "_cdist_forward _pdist_forward",
+        "_pdist_forward",
         reason="distances of all pairs use a matrix product",
     ),
     *rows(PRODUCT, "lamina.mm_algorithm lamina.addmm_algorithm", out=True, reason=_CHOSEN),

@@ -22,17 +22,13 @@ from lamina.ir.index import Axis, Expr, Loaded, as_expr, prod
 from lamina.ir.loops import Buffer, Load, Nest, Reduce, Store, axes_of_values
 from lamina.schedule import reasons
 from lamina.schedule.memory_orders import long_runs
-from lamina.schedule.nest_parts import LEAST_POINTS, dense_buffer
+from lamina.schedule.nest_parts import FEW, LEAST_POINTS, dense_buffer
 from lamina.schedule.target import LANES
 
 __all__ = ["copy_operands"]
 
 _WHOLE = DTYPES["float32"].size
 """Bytes of a number that needs no widening."""
-_AGAIN = 8
-"""How often each element is read at least where a copy of it gains: copying takes as long as a few reads."""
-_LONGEST = 128
-"""Elements of a sum beyond which the lanes of a vector are added up rarely enough."""
 
 
 def copy_operands(nest: Nest, buffers: Mapping[str, Buffer], made: list[Buffer]) -> tuple[list[Nest], Reason]:
@@ -61,7 +57,7 @@ def copy_operands(nest: Nest, buffers: Mapping[str, Buffer], made: list[Buffer])
 def _read_again(nest: Nest, buffers: Mapping[str, Buffer]) -> tuple[str, list[Load]]:
     """An axis to have vectors along, and loads that are read again and again, along memory over short sums."""
     sums = [e for e in nest.body if isinstance(e, Reduce)]
-    short = {name for e in sums for name in e.axes if _length(nest, name) <= _LONGEST}
+    short = {name for e in sums for name in e.axes if _length(nest, name) <= FEW * LANES}
     reduced = {name for e in sums for name in e.axes}
     varies = axes_of_values(nest)
     for axis in nest.axes:
@@ -81,7 +77,7 @@ def _may_be_copied(nest: Nest, load: Load, short: set[str], buffers: Mapping[str
         return False
     points = prod(a.extent for a in nest.axes).const
     own = prod(a.extent for a in nest.axes if a.name in _axes(load)).const
-    return points >= _AGAIN * own and not long_runs(nest, [load], buffers).isdisjoint(short)
+    return points >= FEW * own and not long_runs(nest, [load], buffers).isdisjoint(short)
 
 
 def _length(nest: Nest, name: str) -> int:

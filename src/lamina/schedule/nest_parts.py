@@ -21,10 +21,14 @@ from lamina.ir.loops import (
     row_major_strides,
 )
 
-__all__ = ["COSTLY", "LEAST_POINTS", "Late", "cone_of", "dense_buffer", "is_free", "live_equations"]
+__all__ = ["COSTLY", "FEW", "LEAST_POINTS", "Late", "cone_of", "dense_buffer", "is_free", "live_equations"]
 
 COSTLY = 12
 """Instructions of a function that takes much longer for one number than for an element of a vector, or than a load."""
+FEW = 8
+"""How often an element that lies far from others is read where a copy of it, or another order, gains nothing yet; and
+how many vectors are summed up where it takes as long again to sum up the lanes of the last.
+"""
 LEAST_POINTS = 1 << 14
 """Points of a nest below which one more nest costs more than it gains."""
 

@@ -10,7 +10,7 @@ from lamina.ir.loops import Compute, Load, Nest, Random, Reduce, Scan, Store, ax
 from lamina.ir.ops import OPS
 from lamina.ir.plan import Schedule, furthest
 from lamina.schedule.accesses import in_stretches
-from lamina.schedule.far_elements import far_axis
+from lamina.schedule.far_elements import far_and_again, far_axis
 from lamina.schedule.target import LANES, Target
 
 __all__ = ["Chooser"]
@@ -36,9 +36,6 @@ _SCALAR_ONLY = ("uint16", "uint32", "uint64")
 _LIGHT, _HEAVY = 16, 8
 """Instructions for each element of a scatter up to which vectors save less than taking them apart costs, in all and
 of an operation below which that is one or two instructions for a single element too."""
-
-_READ_AGAIN = 8
-"""How often elements that lie apart are read at least where that decides about the vector axis."""
 
 
 class Chooser:
@@ -275,24 +272,11 @@ class Chooser:
         best = max(score, key=lambda a: (score[a], self.names.index(a)), default=None)
         if best is None or score[best] == 0:
             return far_axis(self.nest) if score else None
-        if self.reduces and self.reads_far_again(best):
-            near = {a: n for a, n in score.items() if n and self.size((a,)) >= LANES and not self.reads_far_again(a)}
+        far = far_and_again(self.nest, self.target) if self.reduces else frozenset()
+        if best in far:
+            near = {a: n for a, n in score.items() if n and self.size((a,)) >= LANES and a not in far}
             best = max(near, key=lambda a: (near[a], self.names.index(a)), default=best)
         return None if self.light_scatter(best) else best
-
-    def reads_far_again(self, axis: str) -> bool:
-        """Whether elements that lie apart along ``axis`` are read again and again, for each point of other axes.
-
-        Scores count what memory holds, which is all that such reads cost where each is a vector.
-        """
-        total, most = self.size(tuple(self.names)), furthest(self.target.vector_bytes)
-        for eqn in self.nest.body:
-            if isinstance(eqn, Load) and not any(isinstance(a, Loaded) for a in eqn.index[0].atoms()):
-                factor = eqn.index[0].coefficient(self.axis[axis])
-                far = factor is not None and factor.is_int and abs(factor.const) > most
-                if far and total >= _READ_AGAIN * self.size(tuple(eqn.index[0].axes())):
-                    return True
-        return False
 
     def light_scatter(self, axis: str) -> bool:
         """Whether the nest does little but store elements at places that are computed for each point of ``axis``."""
