@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
+from torch.utils import _python_dispatch as modes
 
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.machine import Machine
@@ -154,6 +156,45 @@ def test_what_is_not_understood_is_interpreted_and_named(monkeypatch) -> None:
         assert torch.equal(compiled.call(values()), values() * step)
     assert compiled.interpreted == 3
     assert any("next" in reason and __file__ in reason for reason in compiled.reasons())
+
+
+ANSWERED = {
+    "is_tracing": (torch.jit, lambda x: x + torch.jit.is_tracing(), lambda: True),
+    "is_compiling": (torch.compiler, lambda x: x + torch.compiler.is_compiling(), lambda: 0),
+    "is_exporting": (torch.compiler, lambda x: x + torch.compiler.is_exporting(), lambda: 5),
+    "is_scripting": (torch.jit, lambda x: x + torch.jit.is_scripting(), lambda: True),
+    "_get_current_dispatch_mode_stack": (
+        modes,
+        lambda x: x + len(modes._get_current_dispatch_mode_stack()),
+        lambda: "ab",
+    ),
+    "signature": (inspect, lambda x: x + len(inspect.signature(values).parameters), inspect.Signature.from_callable),
+}
+"""Functions of Python's that are answered without entering them, where they are, and what is put in their place."""
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", ANSWERED)
+def test_a_function_that_is_answered_is_a_fact(name: str, machine: str, monkeypatch) -> None:
+    """It was not: what a program, or a test of its, had put in its place was not called."""
+    owner, function, other = ANSWERED[name]
+    compiled = Compiled(function, monkeypatch, MACHINES[machine])
+    compiling = name == "is_compiling"  # which it is, unlike in eager
+    for _ in range(3):
+        assert torch.equal(compiled.call(values()), function(values()) + compiling)
+    assert compiled.interpreted == 1
+    monkeypatch.setattr(owner, name, other if name != "signature" else lambda given: other(lambda a, b: None))
+    assert torch.equal(compiled.call(values()), function(values()))
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_code_of_a_function_that_is_answered_is_a_fact(machine: str, monkeypatch) -> None:
+    compiled = Compiled(ANSWERED["is_exporting"][1], monkeypatch, MACHINES[machine])
+    assert torch.equal(compiled.call(values()), values())
+    monkeypatch.setattr(torch.compiler.is_exporting, "__code__", (lambda: 7).__code__)
+    assert torch.equal(compiled.call(values()), values() + 7)
+    monkeypatch.undo()
 
 
 def test_a_graph_that_raises_is_raised_as_eager_does(monkeypatch) -> None:

@@ -144,8 +144,11 @@ class TracingWorld:
         return self.base.change(function, *operands)
 
     def call(self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.trace.ended is not None or is_captured(self.base, function, args, kwargs):
+        if self.trace.ended is not None:
             return self.base.call(caller, function, args, kwargs)
+        if is_captured(self.base, function, args, kwargs):
+            self._answered(function)
+            return True
         if function is setattr and not kwargs and len(args) == 3:
             return self.change(setattr, *args)
         function, args = unbound(function, args)
@@ -161,6 +164,7 @@ class TracingWorld:
         if found is not MISSING or self.trace.ended is not None:
             return self.base.call(caller, function, args, kwargs) if found is MISSING else found
         if self.calls.is_native(function, args, kwargs):
+            self._answered(function)
             self.settle()
             return caller(function, args, kwargs)
         if function is object.__new__ and len(args) == 1 and isinstance(args[0], type):
@@ -174,6 +178,11 @@ class TracingWorld:
         if self.base.recorder.seen == seen:
             self.trace.end(f"{name_of(function)} of torch computes without asking modes")
         return result
+
+    def _answered(self, function: Any) -> None:
+        """Note which function is answered without entering it."""
+        if not self.trace.is_function(function):
+            self.trace.end(f"it is not known where function {function.__qualname__} comes from")
 
     def _called(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call gives, if it is answered here; else ``MISSING``."""
@@ -201,6 +210,7 @@ class TracingWorld:
         if type(function) is partial:
             return self.by_code.partial(function, args, kwargs)
         if is_plain_signature(function, args, kwargs):
+            self._answered(function)
             return self.by_code.signature(*args)
         if function is len and len(args) == 1 and not kwargs and has_code(args[0]):
             return self.operate(len, *args)
@@ -227,14 +237,7 @@ class TracingWorld:
         if name_of(function) == "is_shared":
             return False
         if kind is FunctionType:
-            if "handle_torch_function" not in function.__code__.co_names:
-                return False
-            place = trace.place_of(function)
-            if place is None:
-                return False
-            trace.note("is", (place,), function)
-            trace.note("is", (trace.facts.place("attribute", place, "__code__"),), function.__code__)
-            return True
+            return "handle_torch_function" in function.__code__.co_names and trace.is_function(function)
         if kind in (BuiltinFunctionType, MethodWrapperType) and isinstance(function.__self__, torch.Tensor):
             return True
         return id(function) in seen_by_modes()
