@@ -94,10 +94,19 @@ def test_batch_norm_training_is_stitched_with_its_statistics():
         lambda x, y: x.contiguous() * x.to(torch.float32) + F.dropout(y, 0.5, training=False),
         lambda x, y: torch.einsum("ij,kj->ik", x, y).cumsum(0),
         lambda x, y: F.pad(x, (1, 2)).sum(1) * y.norm(),
+        lambda x, y: attention(x[None], y, need_weights=False)[0] * 2,
     ],
 )
 def test_gradients(function):
     check(function, leaf(4, 4), leaf(4, 4))
+
+
+def attention(x, weight, need_weights):
+    """One call that gives a tensor and, in place of the weights, None."""
+    weights = torch.cat([weight, weight * 2, weight.t()])
+    return F.multi_head_attention_forward(
+        x, x, x, 4, 2, weights, None, None, None, False, 0.0, weight, None, need_weights=need_weights
+    )
 
 
 def relu_in_place(x):

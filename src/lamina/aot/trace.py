@@ -38,7 +38,7 @@ class CallTrace:
     ``empty_strided`` for each tangent, then the backward's, ``forward_calls`` and ``tangents`` counting the first
     two. ``results`` are the call's tensors and then the tensors it wrote to, each once, as nodes,
     ``requires_grad`` whether each does, and ``structure`` the call's value with integers for tensors: i for
-    result i, -1-i for primal i itself. ``updates`` maps a primal to the result that is its new value.
+    result i, -1-i for primal i itself, None for None. ``updates`` maps a primal to the result that is its new value.
     ``gradients`` has a node or None for each primal that requires one.
     """
 
@@ -183,6 +183,9 @@ class _Found:
         inputs = {id(t): -1 - i for i, t in enumerate(leaves)}
         indices: list[Any] = []
         for item in flat if value is not None else ():
+            if item is None:
+                indices.append(None)
+                continue
             if not isinstance(item, torch.Tensor):
                 self.irregular = True
                 break

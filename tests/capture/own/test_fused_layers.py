@@ -72,7 +72,7 @@ def test_attention_in_evaluation(given: dict[str, bool], padding: Tensor | None)
     def program(x: Tensor) -> Any:
         return attention(x, x, x, key_padding_mask=padding, **given)
 
-    compiled, graphs, _ = _compiled(program)
+    compiled, graphs, record = _compiled(program)
     x = torch.randn(2, 4, 8)
     with torch.no_grad():
         wanted = program(x)
@@ -80,7 +80,27 @@ def test_attention_in_evaluation(given: dict[str, bool], padding: Tensor | None)
             found = compiled(x)
             assert [type(one) for one in found] == [type(one) for one in wanted]
             torch.testing.assert_close([*found], [*wanted], rtol=1e-4, atol=1e-5)
-    assert graphs
+    assert len(graphs) == 1
+    assert REUSED.number in {d.reason.code for d in record.decisions("capture")}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("training", [True, False])
+def test_an_encoder_with_a_mask_is_not_interpreted_again(training: bool, machine: str) -> None:
+    """Its attention gives no weights, but None in their place: no graph held such a call."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training)
+    compiled, graphs, record = _compiled(model, machine)
+    causal = nn.Transformer.generate_square_subsequent_mask(4)
+    for mask in (causal, causal, causal, causal.flip(0), NUMBERS):
+        x = torch.randn(2, 4, 8, requires_grad=True)
+        found, wanted = compiled(x, mask=mask), model(x, mask=mask)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, equal_nan=True)
+        grads = (torch.autograd.grad(y.square().sum(), x)[0] for y in (found, wanted))
+        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert len(graphs) == 3  # the comparison with a causal mask, and what follows for one and for others
+    assert REUSED.number in {d.reason.code for d in record.decisions("capture")}
 
 
 def test_what_is_computed_otherwise_is_left_to_eager() -> None:

@@ -80,7 +80,7 @@ class Fakes:
         return computed
 
     def _copied(self, outline: Any) -> Any:
-        if isinstance(outline, int):
+        if outline is None or isinstance(outline, int):
             return outline
         if isinstance(outline, torch.Tensor):
             with self.mode, torch.no_grad():
@@ -109,7 +109,7 @@ def _with_operands(outline: Any, operands: list[Any]) -> Any:
     """The results that an outline stands for."""
     if isinstance(outline, int):
         return operands[outline]
-    if isinstance(outline, torch.Tensor):
+    if outline is None or isinstance(outline, torch.Tensor):
         return outline
     kind, parts = outline
     return kind([_with_operands(part, operands) for part in parts])
@@ -119,6 +119,8 @@ def _outlined(found: Any, places: dict[int, int]) -> Any:
     """Results of a call as what others are made from: operands by their places, the others as they look."""
     if isinstance(found, torch.Tensor):
         return places.get(id(found), found.detach().requires_grad_(found.requires_grad))
+    if found is None:
+        return None
     return type(found), [_outlined(part, places) for part in found]
 
 

@@ -43,10 +43,11 @@ def flat(value: Any) -> Iterable[torch.Tensor]:
 
 
 def tensors_only(value: Any) -> bool:
-    """Whether ``value`` is a tensor, or a sequence of tensors."""
+    """Whether ``value`` is a tensor, or a sequence of tensors, beside which it may have None in place of others."""
     if issubclass(type(value), torch.Tensor):
         return True
-    return isinstance(value, (tuple, list)) and bool(value) and all(tensors_only(part) for part in value)
+    there = [part for part in value if part is not None] if isinstance(value, (tuple, list)) else []
+    return bool(there) and all(map(tensors_only, there))
 
 
 def frozen(value: Any, numbers: dict[Any, int]) -> Any:

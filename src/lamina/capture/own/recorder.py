@@ -331,6 +331,9 @@ class Recorder(TorchFunctionMode):
             return made
         parts = []
         for place, part in enumerate(found):
+            if part is None:
+                parts.append(None)
+                continue
             inner = segment.graph.call_function(operator.getitem, (node, place))
             inner.meta["stack_trace"] = node.meta["stack_trace"]
             segment.numbers[inner] = len(segment.numbers)

@@ -407,6 +407,7 @@ STATE_QUERIES: frozenset[Any] = frozenset(
         torch.compiler.is_compiling,
         torch.compiler.is_dynamo_compiling,
         torch.compiler.is_exporting,
+        _get_current_dispatch_mode_stack,  # no mode in the ordinary state
     )
 )
 """Functions of torch's that ask for state and change nothing."""
