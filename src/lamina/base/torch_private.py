@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._C._autograd import CreationMeta, _get_creation_meta, _set_creation_meta
 from torch._guards import detect_fake_mode
+from torch._library.custom_ops import CustomOpDef
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "how_made",
     "how_made_called",
     "is_boxed",
+    "is_functional",
     "is_view",
     "makes_parts",
     "memory_of",
@@ -65,6 +67,32 @@ def schema_of(operator: Any) -> Any:
 def returns_arguments(operator: OpOverload) -> bool:
     """Whether an operator declares that a result is a view of an argument, or one that it wrote to."""
     return any(result.alias_info is not None for result in operator._schema.returns)
+
+
+def is_functional(call: Any) -> bool:
+    """Whether ``call`` is an operator of ``torch.ops`` or of ``torch.library`` that gives new tensors and no more.
+
+    Its overloads, if it has several, all do where tensors are given: they write to nothing and draw no numbers, as they
+    declare.
+    """
+    if type(call) is CustomOpDef:
+        return is_functional(call._opoverload)
+    if type(call) is OpOverloadPacket:
+        return all(_only_computes(getattr(call, name), with_tensors=True) for name in call.overloads())
+    return type(call) is OpOverload and _only_computes(call)
+
+
+def _only_computes(overload: OpOverload, with_tensors: bool = False) -> bool:
+    """Whether an overload does; ``with_tensors``: or is for calls without a tensor, or with one as ``out``."""
+    schema = overload._schema
+    if with_tensors and (
+        any(given.is_out for given in schema.arguments)
+        or not any("Tensor" in str(given.type) for given in schema.arguments)
+    ):
+        return True
+    if schema.is_mutable or returns_arguments(overload) or torch.Tag.nondeterministic_seeded in overload.tags:
+        return False
+    return bool(schema.returns) and all(str(result.type) == "Tensor" for result in schema.returns)
 
 
 def operator_of(call: Any) -> Any:

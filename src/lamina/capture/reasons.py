@@ -256,8 +256,9 @@ OPERATOR = "operator of torch.ops"
 _CUSTOM_OPERATOR = _BREAKS.add(
     23,
     "an operator of torch.ops, or of torch.library, is called",
-    "Graphs of the own front end hold functions and methods of torch, not yet operators that are called as such.",
-    "leave the option capture at dynamo, where an operator with a formula for shapes stays in the graph",
+    "Graphs of the own front end hold operators that are called as such where they declare that they write to nothing, "
+    "draw no numbers and give new tensors, and where they have a function that tells the shapes of these.",
+    "give the operator such a function (`register_fake`), or have it return what it writes",
 )
 _FUNCTIONS = _BREAKS.add(
     24,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
+from lamina.base.torch_private import is_functional
 from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, KEYS, asks, calls_back, method_asks
 from lamina.capture.own.module_init.torch_private import module_to_initialise
 from lamina.capture.own.torch_private import DEVICE_QUERIES, LAYERS, STATE_QUERIES, overridable
@@ -96,7 +97,7 @@ def is_seen(function: Any, args: tuple[Any, ...] = ()) -> bool:
         return _is_seen_builtin(function)
     if kind is MethodDescriptorType:
         return function.__objclass__ in CONTAINERS or id(function) in seen_by_modes()
-    return False
+    return is_functional(function)
 
 
 def is_builtin_error(function: Any) -> bool:

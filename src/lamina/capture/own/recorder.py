@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from lamina.base.drawing import may_draw
 from lamina.base.fx.torch_private import calls_of
 from lamina.base.recipes import captured
+from lamina.base.torch_private import is_functional
 from lamina.capture.own.autocast import Autocast
 from lamina.capture.own.fakes import Fakes, NotHeld, look
 from lamina.capture.own.frame import Unhandled
@@ -275,7 +276,8 @@ class Recorder(TorchFunctionMode):
         if target is getattr:
             fake_args = (fake_args[0], name_of(func))
         node = self._node(op, target, fake_args, fake_kwargs)
-        segment.draws = segment.draws or may_draw(name_of(func))
+        # What an operator of the program's does beside computing would be done twice as draws would.
+        segment.draws = segment.draws or may_draw(name_of(func)) or is_functional(func)
         if written:
             segment.note_writes(written, records)
             segment.trials.written[node] = tuple(segment.nodes[id(_fake_of(target, segment))] for target in written)
@@ -329,7 +331,7 @@ class Recorder(TorchFunctionMode):
             made = pending(self, found)
             segment.pending.append(made)
             return made
-        parts = []
+        parts: list[Any] = []
         for place, part in enumerate(found):
             if part is None:
                 parts.append(None)

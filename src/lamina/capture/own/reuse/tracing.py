@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
+from lamina.base.torch_private import is_functional
 from lamina.capture.own.capturing import CapturingWorld, is_captured, reads_plainly, unrecorded
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.iterating import iterators
@@ -239,6 +240,9 @@ class TracingWorld:
         if kind is FunctionType:
             return "handle_torch_function" in function.__code__.co_names and trace.is_function(function)
         if kind in (BuiltinFunctionType, MethodWrapperType) and isinstance(function.__self__, torch.Tensor):
+            return True
+        if is_functional(function) and (place := trace.place_of(function)) is not None:
+            trace.note("is", (place,), function)
             return True
         return id(function) in seen_by_modes()
 
