@@ -78,7 +78,8 @@ def is_functional(call: Any) -> bool:
     if type(call) is CustomOpDef:
         return is_functional(call._opoverload)
     if type(call) is OpOverloadPacket:
-        return all(_only_computes(getattr(call, name), with_tensors=True) for name in call.overloads())
+        packet: Any = call
+        return all(_only_computes(getattr(packet, name), with_tensors=True) for name in packet.overloads())
     return type(call) is OpOverload and _only_computes(call)
 
 

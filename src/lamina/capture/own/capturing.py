@@ -181,6 +181,8 @@ class CapturingWorld(PlainWorld):
             return torch.Tensor if type(args[0]) is Pending else type(args[0])
         if function is setattr and len(args) == 3 and type(args[1]) is str:
             return self.change(setattr, *args)
+        if function is delattr and len(args) == 2 and type(args[1]) is str:
+            return self.change(delattr, *args)
         if function in (getattr, hasattr) and 1 < len(args) < 4 and type(args[1]) is str:
             return self._got(function, *args)
         if function in (iter, len) and len(args) == 1:

@@ -6,12 +6,14 @@ import builtins
 import sys
 from abc import ABCMeta
 from collections.abc import Callable, Generator
+from copy import deepcopy
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
 from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.control import CONTROL_STEPS, DELEGATED, RETURNED, YIELDED
+from lamina.capture.own.copying import deep_copy
 from lamina.capture.own.frame import MISSING, MOST_KEPT, Frame, Step, bound_arguments
 from lamina.capture.own.instructions import Handler, Program, UnknownInstruction, decode
 from lamina.capture.own.module_init.torch_private import replaces_module_init
@@ -124,6 +126,8 @@ class Machine:
 
     def _called(self, frame: Frame | None, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inner, given = self._unwrapped(function, args)
+        if inner is deepcopy and len(given) == 1 and not kwargs and self.world.copies(*given):
+            inner = deep_copy
         if type(inner) is FunctionType and len(self.frames) < _DEEPEST and self.world.enters(inner):
             entered = self._enter(inner, given, kwargs)
             if entered is not None:

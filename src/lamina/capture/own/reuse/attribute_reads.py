@@ -364,5 +364,7 @@ class Attributes:
             return found
         if kind in (MethodDescriptorType, WrapperDescriptorType) and found.__objclass__ in (dict, OrderedDict):
             return object.__getattribute__(value, name)
+        if kind is MethodDescriptorType and found.__objclass__ is object:  # a method of C's, which is another each time
+            return object.__getattribute__(value, name)
         trace.end(f"attribute {name} of a {type(value).__qualname__} is a descriptor")
         return otherwise(value, name)

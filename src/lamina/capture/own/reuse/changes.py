@@ -46,6 +46,8 @@ class Changes:
             return tensors
         if function is setattr:
             return self.is_attribute_noted(*operands)
+        if function is delattr:
+            return self._is_deletion_of_made(*operands)
         if function is operator.setitem and kind in DICTS and is_settled(operands[1]):
             if place is not None:
                 trace.effect(function, target, operands[1:], target, operands[1])
@@ -85,6 +87,16 @@ class Changes:
         if place is not None:
             trace.effect(setattr, target, (name, value), self.attributes.stored(target, "__dict__"), name)
         return True
+
+    def _is_deletion_of_made(self, target: Any, name: str) -> bool:
+        """Whether ``del target.name`` of an object that the call has made takes an entry out of its dictionary."""
+        trace, kind = self.trace, type(target)
+        if not kind.__flags__ & MADE_BY_PYTHON or issubclass(kind, (type, torch.Tensor)) or not kind.__dictoffset__:
+            return False
+        if not trace.is_made(target) or trace.class_entry(kind, "__delattr__") is not object.__delattr__:
+            return False
+        found = trace.class_entry(kind, name)
+        return found is MISSING or not self.attributes.has(found, "__set__", "__delete__")
 
     def _is_plain_of_module(self, module: Any, name: str) -> bool:
         """Whether a constant that a module is given becomes an attribute like others."""

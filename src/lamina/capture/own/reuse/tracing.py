@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from itertools import chain
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType
@@ -13,6 +14,7 @@ import torch
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.base.torch_private import is_functional
 from lamina.capture.own.capturing import CapturingWorld, is_captured, reads_plainly, unrecorded
+from lamina.capture.own.copying import copies_plainly, copyable, deep_copy, is_deepcopy
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.iterating import iterators
 from lamina.capture.own.module_init.torch_private import module_to_initialise
@@ -88,6 +90,18 @@ class TracingWorld:
     def settle(self) -> None:
         self.base.settle()
 
+    def copies(self, value: Any) -> bool:
+        trace = self.trace
+        copier = trace.place_of(deepcopy)
+        kinds = None if copier is None or trace.ended is not None else copyable(value)
+        if kinds is None or not is_deepcopy(deepcopy):
+            return False
+        asked = [(is_deepcopy, copier), *((copies_plainly, trace.place_of(trace.fixed(kind))) for kind in kinds)]
+        for question in asked:
+            trace.note("constant", (trace.facts.place("computed", None, question),), True)
+        trace.fixed(deep_copy)
+        return True
+
     def frame_asked(self, function: Any) -> None:
         self.trace.end(f"{function.__name__}() asks for the frame")
 
@@ -152,6 +166,8 @@ class TracingWorld:
             return True
         if function is setattr and not kwargs and len(args) == 3:
             return self.change(setattr, *args)
+        if function is delattr and not kwargs and len(args) == 2 and type(args[1]) is str:
+            return self.change(delattr, *args)
         function, args = unbound(function, args)
         if id(function) in LAZY:
             args = iterators(self, function, args)
