@@ -48,7 +48,7 @@ _OPENED = (
 )
 """Modules of torch's whose functions are interpreted; those of others, and of Lamina's own, are called."""
 _PROGRAM = "IS_A_PROGRAM"
-"""What a module of Lamina's says of itself whose functions are interpreted like the user's: the demo's models."""
+"""What a module of Lamina's says of itself whose functions are interpreted like the user's: models, and deep copies."""
 
 _METHODS: dict[Callable[..., Any], str] = {
     iter: "__iter__",
