@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
+from lamina.capture.own.torch_calls import MOST_COPIED
 
 __all__ = ["copies_plainly", "copyable", "deep_copy", "is_deepcopy"]
 
@@ -24,8 +25,6 @@ _OF_OBJECT = ("__new__", "__reduce_ex__", "__reduce__", "__getstate__")
 _OWN = ("__deepcopy__", "__setstate__", "__getnewargs__", "__getnewargs_ex__", "__slots__")
 _NEW = object.__new__
 _DEEPCOPY, _CODE = copy.deepcopy, copy.deepcopy.__code__
-_MOST = 64
-"""Lists, tuples, dictionaries and objects that one copy has: which of them are the same are facts of each two."""
 
 
 def deep_copy(value: Any, made: Any = None) -> Any:
@@ -135,7 +134,7 @@ def copyable(value: Any) -> set[type] | None:
         if kind in _ATOMS or id(one) in seen:
             continue
         seen[id(one)] = one
-        if len(seen) > _MOST:
+        if len(seen) > MOST_COPIED:  # which of them are the same are facts of each two
             return None
         if kind is dict:
             waiting += [*one.keys(), *one.values()]

@@ -21,6 +21,7 @@ from lamina.capture.own.capturing import CapturingWorld
 from lamina.capture.own.frame import Unhandled
 from lamina.capture.own.machine import Machine
 from lamina.capture.own.recorder import Backend, Recorder, Regions
+from lamina.capture.own.reuse.answers import is_copied
 from lamina.capture.own.reuse.driver import Driver, state_of_torch
 from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.own.reuse.tracing import TracingWorld
@@ -95,6 +96,7 @@ class Interpreting:
         capturing.module = lambda: _module(machine)
         capturing.interpret = lambda function, *given, **named: machine.run(function, given, named)
         if trace is not None:
+            machine.copies = partial(is_copied, trace)
             args, kwargs = trace.begin(self.target, args, kwargs)
         raised: BaseException | None = None
         with recording(recorder):

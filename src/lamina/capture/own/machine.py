@@ -99,7 +99,7 @@ class Machine:
 
     ``handled`` is the exception that the innermost ``except`` block of all frames handles, ``frames`` are those in
     progress. ``watched`` is a frame with those of its instructions whose exceptions it handles: before it leaves them,
-    the world settles what may raise.
+    the world settles what may raise. ``copies`` says whether ``deep_copy`` is to make the deep copy of a value.
     """
 
     def __init__(self, world: World) -> None:
@@ -109,6 +109,7 @@ class Machine:
         self.places = Places()
         self.watched: tuple[Frame, Handler] | None = None
         self.generators = 0
+        self.copies: Callable[[Any], bool] = lambda value: False
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``function``, with what it calls interpreted as well where that is possible."""
@@ -126,7 +127,7 @@ class Machine:
 
     def _called(self, frame: Frame | None, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inner, given = self._unwrapped(function, args)
-        if inner is deepcopy and len(given) == 1 and not kwargs and self.world.copies(*given):
+        if inner is deepcopy and len(given) == 1 and not kwargs and self.copies(*given):
             inner = deep_copy
         if type(inner) is FunctionType and len(self.frames) < _DEEPEST and self.world.enters(inner):
             entered = self._enter(inner, given, kwargs)

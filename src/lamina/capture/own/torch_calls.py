@@ -14,6 +14,7 @@ from lamina.capture.own.torch_private import LEADING_OUT, SET_GRAD, is_plain
 __all__ = [
     "IDENTITY",
     "LEFT_OUT",
+    "MOST_COPIED",
     "QUERIES",
     "cause_of_operands",
     "computes_in_floats",
@@ -74,8 +75,8 @@ _OPERATORS: dict[str, Any] = {
 }
 _OF_NUMBERS = frozenset(("tensor", "scalar_tensor"))
 """Functions that copy numbers, which they ask tensors for."""
-_MOST_NUMBERS = 64
-"""Numbers that one call in a graph copies."""
+MOST_COPIED = 64
+"""Numbers that one call in a graph copies; containers and objects of a deep copy that is interpreted."""
 _PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 _CONSTANTS = (
     int,
@@ -205,7 +206,7 @@ def _are_numbers(values: list[Any]) -> bool:
     """Whether nothing among the arguments of a call is a tensor, nor are there too many numbers for a graph."""
     flat = list(values)
     for value in flat:
-        if isinstance(value, torch.Tensor) or len(flat) > _MOST_NUMBERS:
+        if isinstance(value, torch.Tensor) or len(flat) > MOST_COPIED:
             return False
         if type(value) in (list, tuple):
             flat.extend(value)

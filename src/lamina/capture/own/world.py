@@ -44,9 +44,6 @@ class World(Protocol):
     def made(self, value: Any) -> Any:
         """``value``, an object that the frame has just made."""
 
-    def copies(self, value: Any) -> bool:
-        """Whether ``deep_copy`` is to make a deep copy of ``value``, which it is known to make as ``copy`` does."""
-
     def frame_asked(self, function: Any) -> None:
         """``function`` was called, which asks the frame that calls it for its variables."""
 
@@ -87,9 +84,6 @@ class PlainWorld:
 
     def made(self, value: Any) -> Any:
         return value
-
-    def copies(self, value: Any) -> bool:
-        return False
 
     def frame_asked(self, function: Any) -> None:
         pass

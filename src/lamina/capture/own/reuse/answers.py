@@ -5,19 +5,22 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable
+from copy import deepcopy
+from types import FunctionType
 from typing import Any
 
 from torch.overrides import has_torch_function
 
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.capturing import are_tensors
+from lamina.capture.own.copying import copies_plainly, copyable, deep_copy, is_deepcopy
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.importing import absolute, is_loaded
 from lamina.capture.own.natives import is_member
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.trace import Trace
 
-__all__ = ["ANSWERS", "member_of", "note_kind"]
+__all__ = ["ANSWERS", "is_copied", "is_function", "member_of", "note_kind"]
 
 
 def member_of(trace: Trace, function: Any, *args: Any) -> Any:
@@ -54,6 +57,34 @@ def _told(function: Callable[[], Any]) -> Callable[..., Any]:
         return MISSING if args else trace.enter(function(), trace.facts.place("computed", None, (function,)))
 
     return answer
+
+
+def is_function(trace: Trace, function: Any) -> bool:
+    """Note that a function of Python's, which is answered without entering it, is still that one.
+
+    False if it is not known where it comes from. Functions of C's are the same object wherever they are found.
+    """
+    if type(function) is not FunctionType:
+        return True
+    place = trace.place_of(function)
+    if place is None:
+        return False
+    trace.note("is", (place,), function)
+    trace.note("is", (trace.facts.place("attribute", place, "__code__"),), function.__code__)
+    return True
+
+
+def is_copied(trace: Trace, value: Any) -> bool:
+    """Whether ``deep_copy`` is to copy ``value`` in place of ``copy.deepcopy``, and what tells that it may."""
+    copier = trace.place_of(deepcopy)
+    kinds = None if copier is None or trace.ended is not None else copyable(value)
+    if kinds is None or not is_deepcopy(deepcopy):
+        return False
+    asked = [(is_deepcopy, copier), *((copies_plainly, trace.place_of(trace.fixed(kind))) for kind in kinds)]
+    for question in asked:
+        trace.note("constant", (trace.facts.place("computed", None, question),), True)
+    trace.fixed(deep_copy)
+    return True
 
 
 def note_kind(trace: Trace, value: Any, kind: type) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
-    FunctionType,
     GetSetDescriptorType,
     MemberDescriptorType,
     MethodDescriptorType,
@@ -115,19 +114,6 @@ class Trace:
             self.known[id(value)] = value, place
             self._note_class(value, place)
         return value
-
-    def is_function(self, function: Any) -> bool:
-        """Note that a function of Python's, which is answered without entering it, is still that one; False if it
-        is not known where it comes from. Functions of C's are the same object wherever they are found.
-        """
-        place = self.place_of(function)
-        if type(function) is not FunctionType:
-            return True
-        if place is None:
-            return False
-        self.note("is", (place,), function)
-        self.note("is", (self.facts.place("attribute", place, "__code__"),), function.__code__)
-        return True
 
     def _note_class(self, value: Any, place: Place) -> None:
         """Note the class of an object that is always the same one, if its class can be replaced."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
 from itertools import chain
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType
@@ -14,12 +13,12 @@ import torch
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.base.torch_private import is_functional
 from lamina.capture.own.capturing import CapturingWorld, is_captured, reads_plainly, unrecorded
-from lamina.capture.own.copying import copies_plainly, copyable, deep_copy, is_deepcopy
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.iterating import iterators
 from lamina.capture.own.module_init.torch_private import module_to_initialise
 from lamina.capture.own.natives import CACHED, CONSUMERS, KEEPING, LAZY, is_plain_signature, seen_by_modes, unbound
 from lamina.capture.own.pending import Pending
+from lamina.capture.own.reuse.answers import is_function
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.base_methods import BaseMethods
 from lamina.capture.own.reuse.by_code import ByCode, has_code
@@ -89,18 +88,6 @@ class TracingWorld:
 
     def settle(self) -> None:
         self.base.settle()
-
-    def copies(self, value: Any) -> bool:
-        trace = self.trace
-        copier = trace.place_of(deepcopy)
-        kinds = None if copier is None or trace.ended is not None else copyable(value)
-        if kinds is None or not is_deepcopy(deepcopy):
-            return False
-        asked = [(is_deepcopy, copier), *((copies_plainly, trace.place_of(trace.fixed(kind))) for kind in kinds)]
-        for question in asked:
-            trace.note("constant", (trace.facts.place("computed", None, question),), True)
-        trace.fixed(deep_copy)
-        return True
 
     def frame_asked(self, function: Any) -> None:
         self.trace.end(f"{function.__name__}() asks for the frame")
@@ -198,7 +185,7 @@ class TracingWorld:
 
     def _answered(self, function: Any) -> None:
         """Note which function is answered without entering it."""
-        if not self.trace.is_function(function):
+        if not is_function(self.trace, function):
             self.trace.end(f"it is not known where function {function.__qualname__} comes from")
 
     def _called(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -254,7 +241,7 @@ class TracingWorld:
         if name_of(function) == "is_shared":
             return False
         if kind is FunctionType:
-            return "handle_torch_function" in function.__code__.co_names and trace.is_function(function)
+            return "handle_torch_function" in function.__code__.co_names and is_function(trace, function)
         if kind in (BuiltinFunctionType, MethodWrapperType) and isinstance(function.__self__, torch.Tensor):
             return True
         if is_functional(function) and (place := trace.place_of(function)) is not None:
