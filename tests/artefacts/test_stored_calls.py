@@ -410,7 +410,8 @@ compiled = lamina.compile(model, options={{"capture": "own", "cache_dir": {cache
 x = torch.randn(5, 4)
 out = compiled(x)
 out.square().sum().backward()
-loaded = sorted({{"torch._dynamo", "sympy", "lamina.compile", "lamina.capture.own.machine"}} & set(sys.modules))
+compiler = {{"torch._dynamo", "sympy", "lamina.compile", "lamina.capture.own.machine", "lamina.ir"}}
+loaded = sorted(compiler & set(sys.modules))
 wanted = model(x)
 grads = [p.grad.clone() for p in model.parameters()]
 model.zero_grad()

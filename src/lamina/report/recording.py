@@ -10,18 +10,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
 from lamina.base.files import graph_copy
 from lamina.base.recovery import is_internal, recover
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
-from lamina.ir.loops import LoopProgram
 from lamina.options import Options
 from lamina.record import Record, keep, put_in_place
-from lamina.report.brief_graphs import Ends, brief_text
+
+if TYPE_CHECKING:
+    from lamina.ir.loops import LoopProgram
+    from lamina.report.brief_graphs import Ends
 
 __all__ = [
     "Recording",
@@ -59,11 +61,11 @@ class Recording(Record):
         if _same(self._nodes.get(graph), nodes):
             return
         self._nodes[graph] = nodes
-        self.graphs.setdefault(graph, []).append((rewrite, partial(brief_text, graph_copy(gm.graph), gm)))
+        self.graphs.setdefault(graph, []).append((rewrite, partial(_brief_text, graph_copy(gm.graph), gm)))
 
     def fused(self, region: str, step: str, program: object) -> None:
         """Keep the program, which nothing changes later."""
-        if isinstance(program, LoopProgram):
+        if isinstance(program, import_module("lamina.ir.loops").LoopProgram):
             steps = self.fusions.setdefault(region, [])
             if any(name == step for name, _ in steps):  # the region is compiled again
                 steps.clear()
@@ -73,6 +75,12 @@ class Recording(Record):
         """Where the seconds of the region's launches go; those of an earlier version of it do not count."""
         self.launches[region] = {}
         return self.launches[region]
+
+
+def _brief_text(graph: Graph, owner: GraphModule, ends: Ends) -> str:
+    """``brief_text``, whose module, as that of programs of loops, is not loaded where nothing is compiled."""
+    text: str = import_module("lamina.report.brief_graphs").brief_text(graph, owner, ends)
+    return text
 
 
 def _same(before: Sequence[tuple[object, ...]] | None, now: Sequence[tuple[object, ...]]) -> bool:
