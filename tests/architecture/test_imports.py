@@ -54,7 +54,7 @@ LATE = {
     "lamina.artefacts.graphs": {"lamina.capture.own.segment"},
     "lamina.artefacts.package": {"lamina.tuner.saved"},
     "lamina.capture.own.callable": {"lamina.capture.own.interpreting"},
-    "lamina.report.recording": {"lamina.report.write"},
+    "lamina.report.recording": {"lamina.ir.loops", "lamina.report.brief_graphs", "lamina.report.write"},
 }
 """What is imported when it is first needed: by stored calls, which run without the compiler, and by reports. These are
 the only imports that the contracts do not see."""
