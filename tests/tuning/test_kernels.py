@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from lamina.ir.index import Axis, as_expr
 from lamina.ir.loops import Buffer, Check, Compute, Constant, Load, Nest
+from lamina.ir.loops_interp import run_nest
 from lamina.ir.plan import KernelCall, Plan
+from lamina.tuning.checked_values import checks_hold
 from lamina.tuning.kernels import memory, moved_bytes, sizes_known, untimeable
 from tests.tuning.plans import gpu_plan
 
@@ -77,6 +80,71 @@ def test_classes_that_are_compared_and_not_looked_up_can_be_zero() -> None:
     checked = [k for k in plan.kernels if any(isinstance(e, Check) for nest in k.nests for e in nest.body)]
     assert checked
     assert not any(untimeable(kernel.nests) for kernel in checked)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i: x.gather(1, i) * 2,
+        lambda x, i: torch.zeros(64, 77).scatter_add(1, i, x[:, :50]),
+        lambda x, i: torch.zeros(77, 77).index_add(0, i[:, 0], x),
+        lambda x, i: x[i[0]] + 1,
+        lambda x, i: x.index_select(0, i[:, 1]).exp(),
+    ],
+)
+def test_places_are_made_up_whatever_their_errors_are(function: Callable[..., Any]) -> None:
+    """Whatever the class of the error, checks that ranges prove for made-up values do not keep a kernel from the clock;
+    the values then pass them when the nest is run.
+    """
+    plan = gpu_plan(function, torch.randn(64, 77), torch.randint(0, 60, (64, 50)))
+    looked_up = [k for k in plan.kernels if any(isinstance(e, Check) for n in k.nests for e in n.body)]
+    assert looked_up
+    for kernel in looked_up:
+        assert untimeable(kernel.nests) == ""
+        step = next(s for s in plan.steps if isinstance(s, KernelCall) and s.kernel == kernel.name)
+        held = memory(step, kernel.nests, plan.buffer_map(), torch.Generator().manual_seed(0))
+        flat = {f"b{k}": _flat(held[name]) for k, name in enumerate(step.buffers)}
+        sizes = {f"s{k}": e.const for k, e in enumerate(step.sizes)}
+        for nest in kernel.nests:
+            run_nest(nest, flat, sizes)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+
+
+LOADED = Load("v0", "b0", (as_expr(Axis("i0", as_expr(64))),), "int64")
+FLOAT = Load("v0", "b0", (as_expr(Axis("i0", as_expr(64))),), "float32")
+FROM_ZERO = Compute("v7", "sub", ("v1", "v0"), "int64")
+SHORT = Compute("v7", "cast", ("v0",), "int8")
+ZERO, FIVE = Constant("v1", 0, "int64"), Constant("v2", 5, "int64")
+LEAST, MOST = Compute("v3", "ge", ("v0", "v1"), "bool"), Compute("v4", "lt", ("v0", "v2"), "bool")
+BOTH = Compute("v5", "and", ("v3", "v4"), "bool")
+
+
+@pytest.mark.parametrize(
+    ("body", "highest", "holds"),
+    [
+        ((LOADED, ZERO, FIVE, LEAST, MOST, BOTH), 5, True),
+        ((LOADED, ZERO, FIVE, LEAST, MOST, BOTH), 6, False),
+        ((LOADED, ZERO, FIVE, LEAST, MOST, BOTH, Compute("v6", "not", ("v5",), "bool")), 5, False),
+        ((FLOAT, ZERO, FIVE, LEAST, MOST, BOTH), 5, False),
+        ((LOADED, ZERO, FROM_ZERO, Compute("v8", "ge", ("v7", "v1"), "bool")), 5, False),
+        ((LOADED, ZERO, FROM_ZERO, Compute("v8", "le", ("v7", "v1"), "bool")), 5, True),
+        # What wraps around in eight bits is in no range.
+        ((LOADED, ZERO, FIVE, SHORT, Compute("v8", "lt", ("v7", "v7"), "bool")), 500, False),
+        ((LOADED, ZERO, SHORT, Compute("v8", "ge", ("v7", "v1"), "bool")), 500, False),
+        ((LOADED, ZERO, SHORT, Compute("v8", "ge", ("v7", "v1"), "bool")), 100, True),
+        # One side of an alternative may be unknown.
+        ((replace(FLOAT, out="f"), Compute("u", "gt", ("f", "f"), "bool"), LOADED, ZERO, LEAST,
+          Compute("v8", "or", ("u", "v3"), "bool")), 5, True),
+        ((replace(FLOAT, out="f"), Compute("u", "gt", ("f", "f"), "bool"), LOADED, ZERO, LEAST,
+          Compute("v8", "and", ("u", "v3"), "bool")), 5, False),
+    ],
+)  # fmt: skip
+def test_ranges_decide_whether_checks_hold(body: tuple[Any, ...], highest: int, holds: bool) -> None:
+    nest = Nest("checked", (Axis("i0", as_expr(64)),), (*body, Check(body[-1].out, "no")))
+    assert checks_hold(nest, highest) is holds
 
 
 def test_divisors_are_not_made_up() -> None:

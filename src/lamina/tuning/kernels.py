@@ -9,12 +9,13 @@ import torch
 
 from lamina.base.dtypes import DTYPES, torch_dtype
 from lamina.ir.index import Expr, Loaded, Size
-from lamina.ir.loops import Buffer, Check, Load, Nest, Store, axes_of_values, defined, operands, storage_bytes
+from lamina.ir.loops import Buffer, Load, Nest, Store, axes_of_values, storage_bytes
 from lamina.ir.plan import KernelCall
 from lamina.ir.predicated import predicated_branches
 from lamina.schedule.gpu_facts import NestFacts
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_work import executed
+from lamina.tuning.checked_values import checks_hold
 
 __all__ = ["axis_lengths", "expected_us", "label_of", "memory", "moved_bytes", "sizes_known", "untimeable"]
 
@@ -29,27 +30,12 @@ def sizes_known(call: KernelCall, buffers: Mapping[str, Buffer]) -> bool:
 def untimeable(nests: Sequence[Nest]) -> str:
     """Why a kernel of these nests must not be run on made-up values, "" if it may.
 
-    A failed check stops the GPU for the whole program, so checks must be known to hold of what ``memory`` fills in:
-    those of indices do.
+    A failed check stops the GPU for the whole program, so checks must be known to hold of what ``memory`` fills in.
     """
-    if any(_checks_numbers(nest) for nest in nests):
-        return "it checks values that cannot be made up"
-    return ""
-
-
-def _checks_numbers(nest: Nest) -> bool:
-    """Whether a check is of something else than integers as indices: zero passes those."""
-    wanted: set[str] = set()
-    for eqn in reversed(nest.body):
-        if isinstance(eqn, Check):
-            if eqn.error != "IndexError":
-                return True
-            wanted.add(eqn.cond)
-        elif not isinstance(eqn, Store) and wanted & set(defined(eqn)):
-            wanted |= set(operands(eqn))
-            if isinstance(eqn, Load) and not DTYPES[eqn.dtype].is_integer:
-                return True
-    return False
+    highest = _highest(nests)
+    if all(checks_hold(nest, highest) for nest in nests):
+        return ""
+    return "it checks values that cannot be made up"
 
 
 def moved_bytes(
@@ -106,9 +92,8 @@ def memory(
     Integers are zero unless indices may be more, and so are rows that digests vouch for: the digest of zeros is zero,
     and nothing is computed again. ``generator`` gives the device too. Raises ``torch.OutOfMemoryError``.
     """
-    bounds = [a.bound for nest in nests for a in _indices(nest)]
-    highest = min((bound.const for bound in bounds if bound.is_int), default=1)
-    made = {name: _filled(buffers[name], max(highest, 1), generator) for name in dict.fromkeys(call.buffers)}
+    highest = _highest(nests)
+    made = {name: _filled(buffers[name], highest, generator) for name in dict.fromkeys(call.buffers)}
     for nest in nests:
         usual = {branch.choice.ins[1] for branch in predicated_branches(nest)}
         for eqn in nest.body:
@@ -130,6 +115,12 @@ def label_of(schedule: object) -> str:
         name for name in ("descriptors", "flat", "register_resident", "specialized") if getattr(schedule, name, False)
     ]
     return " ".join(parts)
+
+
+def _highest(nests: Sequence[Nest]) -> int:
+    """The end of the range of integers that are made up: all of them are valid indices of whatever is indexed."""
+    bounds = [a.bound for nest in nests for a in _indices(nest)]
+    return max(min((bound.const for bound in bounds if bound.is_int), default=1), 1)
 
 
 def _indices(nest: Nest) -> list[Loaded]:

@@ -35,6 +35,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "scan beside": (lambda x: x.cumsum(0), (torch.randn(100, 20),)),
     "rolled rows": (lambda x: torch.lerp(torch.roll(x.softmax(-1), 2, 0), x, 0.25), (torch.randn(9, 33),)),
     "distances": (lambda x, y: (x[:, None] - y[None]).abs().amax(-1), (torch.randn(40, 3), torch.randn(70, 3))),
+    "scan beside two axes": (
+        lambda x, y: (x * y).cumsum(1) * y,
+        (torch.randn(3, 20, 9, 17), torch.randn(3, 20, 17, 9).transpose(2, 3)),
+    ),
+    "tiles with gaps": (
+        lambda x, y: torch.atan2(torch.expm1(torch.roll(x, (4, -1), (3, 2))).sigmoid(), y.abs() + 0.5).erf(),
+        (torch.randn(2, 18, 9, 17), torch.randn(2, 9, 17, 18).permute(0, 3, 1, 2)),
+    ),
     "gather": (lambda i, t: F.embedding(i, t), (torch.randint(50, (40,)), torch.randn(50, 24))),
 }
 MOST = 5
@@ -53,6 +61,19 @@ def varied(plan: Plan) -> Iterator[tuple[GpuSchedule, Plan]]:
         for ranked in others:
             changed = replace(kernel, schedules=(ranked.schedule,))
             yield ranked.schedule, replace(plan, kernels=tuple(changed if k is kernel else k for k in plan.kernels))
+
+
+@pytest.mark.parametrize("name", ["scan beside two axes", "tiles with gaps"])
+def test_tiles_without_gaps_are_candidates(interpreter: Interpreter, name: str) -> None:
+    """Where tiles of several axes compute points that do not exist one block of all of them is tried, and early."""
+    function, arguments = CASES[name]
+    kernel = next(k for k in planned(function, *arguments).kernels if len(k.nests) == 1)
+    (nest,), dtypes = kernel.nests, {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
+    first, second, *_ = (r.schedule for r in candidates(nest, dtypes, SMALL))
+    shared = [[b for b in s.blocks if b.role == "grid" and b.size > 1] for s in (first, second)]
+    assert len(shared[0]) > 1
+    assert len(shared[1]) == 1
+    assert set(shared[1][0].axes) >= {a for b in shared[0] for a in b.axes}
 
 
 @pytest.mark.sampled(one_in=2)
