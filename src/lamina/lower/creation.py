@@ -19,7 +19,7 @@ from lamina.lower.rules import Decline, rule
 from lamina.lower.sizes import stride_of
 from lamina.lower.values import TensorValue, linear_view
 
-__all__: list[str] = []
+__all__ = ["ZEROS"]
 
 
 def _made(low: Lowering, node: Node, body: Callable[[NestBuilder, str], Value]) -> TensorValue:
@@ -62,8 +62,12 @@ def ones(low: Lowering, node: Node, *like: Any, **options: Any) -> TensorValue:
     return _filled(low, node, 1)
 
 
+ZEROS = ("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.zero.default")
+"""Operators whose results are zeros."""
+
+
 @rule(
-    *("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.zero.default"),
+    *ZEROS,
     "aten._efficientzerotensor.default",
     *("aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default", "aten.empty_strided.default"),
     *("aten.new_empty_strided.default", "aten.empty_permuted.default"),

@@ -34,14 +34,14 @@ from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_work import computes_at_points
 from lamina.schedule.product_tiles import product_schedules
 
-__all__ = ["choose", "fitter", "in_small_tiles", "small_tile"]
+__all__ = ["DIVIDED_POINTS", "choose", "fitter", "in_small_tiles", "small_tile"]
 
 _WINDOW_POINTS, _WINDOW_RUN, _WIDE_RESULTS = 16, 64, 4
 """Points and elements of their run in a program that sums over windows; sums of each up to which a thread takes a
 16-byte access (H200, 7x7 filters with all taps written out; 192 channels, 28 x 28: 16 x 64 and 8 elements a thread
 56 us, 4 elements 64, for seven sums 61; 384 channels, 14 x 14, seven sums: 36 and 32).
 """
-_DIVIDED_POINTS, _DIVIDED = 1024, 4
+DIVIDED_POINTS, _DIVIDED = 1024, 4
 """Points of a tile whose places are quotients and remainders, and of them for each thread, in 16 bits of two axes twice
 as many: each point takes divisions (H100, 192 x 257 x 14 x 15 in bfloat16: 59.7 us with 2048 points and 16 a thread,
 52.0 with 1024 and eight, 38.0 with four; 192 x 53970: 35.8, 32.1 with eight; 1024 x 72 x 73 in float32: 50.8 with
@@ -241,7 +241,7 @@ class _Chooser(Reductions):
         """At most so many points of a tile whose places are quotients and remainders, and for each thread."""
         if self.changes_little():
             return points, each
-        points = min(points, _DIVIDED_POINTS)
+        points = min(points, DIVIDED_POINTS)
         if whole_accesses(self):
             return points, 16 // self.bytes()
         return points, _DIVIDED if self.bytes() > 2 or len(self.names) > 2 else 2 * _DIVIDED

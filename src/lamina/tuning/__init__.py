@@ -2,7 +2,8 @@
 
 ``values.py`` has what is spoken of: candidates, a task, how much measuring is worth, and the choice; ``choose.py``
 takes the choice from an earlier process, makes it now or leaves it to the model; ``measure.py`` times candidates
-against each other; ``kernels.py`` tells whether a kernel may be timed, and makes up what it is given.
+against each other; ``kernels.py`` tells whether a kernel may be timed, and makes up what it is given, for which
+``checked_values.py`` proves that its checks hold.
 
 The CPU backend has ``cpu.py`` choose the schedules of a region's kernels, on scratch memory of ``cpu_bench.py``; the
 GPU backend has ``cuda.py`` do so, on that of ``cuda_bench.py``, after ``products.py`` found where a product of the
