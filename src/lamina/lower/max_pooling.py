@@ -18,13 +18,9 @@ from lamina.lower.indexing import unravelled
 from lamina.lower.positions import filled
 from lamina.lower.rules import rule
 from lamina.lower.values import TensorValue
-from lamina.lower.windows import Fixed, Number, Sliding, fixed_spans
+from lamina.lower.windows import COMPARED, Fixed, Number, Sliding, fixed_spans
 
 __all__: list[str] = []
-
-_GATHERED = 16
-
-"""Windows that an element may be in for its gradient to be gathered from them."""
 
 
 def _smallest(dtype: str) -> Scalar:
@@ -158,7 +154,7 @@ def _max_pool_backward(
     low.plain(grad.dtype)
     *shape, places = window
     spans = fixed_spans(x.shape[-rank:], grad.shape[-rank:], *shape)
-    if not low.buffers[grad.buffer].on_cpu and prod(as_expr(s.covers) for s in spans).const <= _GATHERED:
+    if not low.buffers[grad.buffer].on_cpu and prod(as_expr(s.covers) for s in spans).const <= COMPARED:
         return _gathered(low, node, grad, spans, places, offsets)
     out = filled(low, node)
     sizes = out.shape[-rank:]

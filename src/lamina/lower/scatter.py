@@ -28,14 +28,9 @@ from lamina.lower.reshaping import reshaped
 from lamina.lower.rules import Decline, rule
 from lamina.lower.sums import rounded_sums, sums_of_halves, sums_of_halves_on_cpus
 from lamina.lower.values import TensorValue
-from lamina.lower.windows import WRITTEN_OUT
+from lamina.lower.windows import COMPARED, WRITTEN_OUT
 
 __all__: list[str] = []
-
-_FEW, _SHORT = 8, 4096
-"""Places that each element of any axis compares itself with, and comparisons along a shorter axis. (H200, 92,472 rows
-of 33 places among 33 in bfloat16, many of them equal: 465 us by atomic additions.)
-"""
 
 
 @rule("aten.unfold_backward.default")
@@ -149,7 +144,8 @@ def _added(
 
 def _compared(low: Lowering, node: Node, dim: int, index: TensorValue, source: TensorValue) -> TensorValue | None:
     """``source`` added to zeros on a GPU, where each element looks which of few places name it: no zeros are written
-    first, nothing is added in memory where threads would wait for each other, and readers may compute it themselves.
+    first, nothing is added in memory where threads would wait for each other (H200, 92,472 rows of 33 places among 33,
+    many of them equal, in bfloat16: 465 us), and readers may compute it themselves.
 
     ``None`` where there are many places beside a long axis, and where what is added to is not known to be zeros (of a
     negative zero it would matter whether anything was added).
@@ -164,9 +160,9 @@ def _compared(low: Lowering, node: Node, dim: int, index: TensorValue, source: T
     others = [(a, b) for k, (a, b) in enumerate(zip(index.shape, out.shape, strict=True)) if k != dim]
     if not count.is_int or count == 0 or any(a != b for a, b in others):
         return None
-    if count.const > _FEW and not (size.is_int and count.const * size.const <= _SHORT):
+    looped = count.const > COMPARED // 2
+    if looped and not (size.is_int and max(count.const, size.const) <= 4 * COMPARED):
         return None
-    looped = count.const > _FEW
     b = low.nest(node, [*out.shape, count] if looped else out.shape)
     at = b.axes[: out.rank]
     own = b.index(at[dim])

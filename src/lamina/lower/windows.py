@@ -17,10 +17,24 @@ from lamina.lower.positions import all_of, inside
 from lamina.lower.rules import Decline
 from lamina.lower.values import TensorValue
 
-__all__ = ["WRITTEN_OUT", "Adaptive", "Fixed", "Number", "Single", "Sliding", "Span", "fixed_spans", "spread"]
+__all__ = [
+    "COMPARED",
+    "WRITTEN_OUT",
+    "Adaptive",
+    "Fixed",
+    "Number",
+    "Single",
+    "Sliding",
+    "Span",
+    "fixed_spans",
+    "spread",
+]
 
 WRITTEN_OUT = 27
 """Windows with more elements than this are looped over instead of written out."""
+
+COMPARED = 16
+"""Places that an element may look at on a GPU for whether they name it, where those would else add to it in memory."""
 
 Number = tuple[Expr | int, ...]
 """Which element of a window, along each of its dimensions."""
