@@ -77,6 +77,8 @@ class Cost:
 class CostModel:
     """What to expect of schedules of one nest; ``extents`` gives each axis its length."""
 
+    latency = _LATENCY
+
     def __init__(self, nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, extents: Mapping[str, int]) -> None:
         self.nest, self.target, self.extents = nest, target, extents
         self.values = axes_of_values(nest)
@@ -124,14 +126,11 @@ class CostModel:
         programs = self.programs(schedule)
         resident = max(1, min(resident, -(-programs // target.processors)))
         in_flight = resident * ahead * loads
-        needed = 1e3 * target.copy_gbs / target.processors * _LATENCY * (1 + _SYNC * self.syncs)
+        needed = 1e3 * target.copy_gbs / target.processors * self.latency * (1 + _SYNC * self.syncs)
         share = in_flight / (in_flight + needed)
         share /= 1 + _SPILL * max(0, wanted - most) * 4 * threads / max(moved, 1)
         slots = target.processors * resident
-        if programs >= slots:
-            share *= programs / (programs + _TAIL * slots)
-        else:
-            share *= programs / (-(-programs // target.processors) * target.processors)
+        share *= self.kept_busy(programs, slots)
         share *= _WIDTH[self.access(blocks, threads)]
         share *= self.run(blocks)
         share /= self.traffic(schedule, slots)
@@ -141,6 +140,12 @@ class CostModel:
         if schedule.kind == "pointwise" and each > _POINTS:
             share /= 1 + _LONG_THREAD * math.log2(each / _POINTS)
         return Cost(max(share, _LEAST), wanted, resident, in_flight, programs)
+
+    def kept_busy(self, programs: int, slots: int) -> float:
+        """Share of the time in which all processors work, where so many programs run at once."""
+        if programs >= slots:
+            return programs / (programs + _TAIL * slots)
+        return programs / (-(-programs // self.target.processors) * self.target.processors)
 
     def run(self, blocks: Mapping[str, Block]) -> float:
         """Share of the bandwidth for the shortest contiguous runs of a tile, of those operands that count."""

@@ -13,7 +13,7 @@ from math import prod
 
 from lamina.ir.loops import Nest, Store
 from lamina.ir.plan import GpuSchedule
-from lamina.schedule.gpu_cost import CostModel
+from lamina.schedule.gpu_cost import Cost, CostModel
 from lamina.schedule.gpu_facts import ENOUGH_WARPS, MUCH, NestFacts
 from lamina.schedule.gpu_neighbours import around, length_of, searchable
 from lamina.schedule.gpu_work import LAUNCH, NEAR, SECTOR, executed
@@ -40,9 +40,11 @@ class ExpectedTime:
     ``least``: those of its bytes and instructions alone; ``bytes``: what memory moves in that time.
     """
 
+    model = CostModel
+
     def __init__(self, facts: NestFacts, extents: Mapping[str, int]) -> None:
         self.target, self.extents = facts.target, extents
-        self.cost = CostModel(facts.nest, facts.dtypes, facts.target, extents)
+        self.cost = self.model(facts.nest, facts.dtypes, facts.target, extents)
         self.instructions = facts.instructions
         nbytes = sum(prod(extents[a] for a in axes) * size for axes, size, _ in self.cost.accesses)
         self.bytes = nbytes + executed(self.instructions * prod(extents.values()))
@@ -54,16 +56,23 @@ class ExpectedTime:
 
     def __call__(self, schedule: GpuSchedule) -> float:
         """What memory or arithmetic takes, whichever is more, and half of the other."""
-        cost, processors = self.cost(schedule), self.target.processors
-        computed = 1
+        cost = self.cost(schedule)
+        memory, arithmetic = self.memory_us(cost, schedule), self.arithmetic_us(cost, schedule, ENOUGH_WARPS)
+        return max(memory, arithmetic) + min(memory, arithmetic) / 2
+
+    def memory_us(self, cost: Cost, schedule: GpuSchedule) -> float:
+        """Microseconds of moving bytes."""
+        return self.memory / cost.share * self._beside(schedule)
+
+    def arithmetic_us(self, cost: Cost, schedule: GpuSchedule, enough: int) -> float:
+        """Microseconds of the instructions at all points of tiles; so many warps hide what each of them waits for."""
+        processors, computed = self.target.processors, 1
         for block in schedule.blocks:
             computed *= -(-length_of(block, self.extents) // block.size) * block.size
         warps = min(cost.resident, -(-cost.programs // processors)) * schedule.warps
-        hidden = min(1.0, warps / ENOUGH_WARPS) * min(1.0, cost.programs / processors)
-        memory = self.memory / cost.share * self._beside(schedule)
+        hidden = min(1.0, warps / enough) * min(1.0, cost.programs / processors)
         crowded = (max(cost.registers, REGISTERS) / REGISTERS) ** 2
-        arithmetic = self._us(executed(self.instructions * computed)) / hidden * crowded
-        return max(memory, arithmetic) + min(memory, arithmetic) / 2
+        return self._us(executed(self.instructions * computed)) / hidden * crowded
 
     def _beside(self, schedule: GpuSchedule) -> float:
         """What narrow tiles fetch beside their runs, which programs beside them have just read, as a multiple."""

@@ -13,6 +13,7 @@ from lamina.schedule.gpu import DIVIDED_POINTS, choose, fitter
 from lamina.schedule.gpu_cost import Cost, CostModel
 from lamina.schedule.gpu_facts import MUCH, NestFacts, guess
 from lamina.schedule.gpu_neighbours import length_of, with_sizes, with_warps
+from lamina.schedule.gpu_ranking import RankingTime
 from lamina.schedule.gpu_refine import HOPELESS
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.product_tiles import product_schedules
@@ -26,8 +27,6 @@ _SHORTEST_LOOP = 2048
 """Points of a row's tile, and of the shortest row that is gone over in tiles."""
 _LONGEST_ROW = 65536
 """Points of a row that may be held in registers, at 32 warps and two 16-bit values a register."""
-_GAPS = 1.125
-"""Points of a tile over those that exist from which on a tile without gaps is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +65,10 @@ def candidates(
             fits = fitting(schedule)
             if fits not in found:
                 found[fits] = cost(fits)
-    least = HOPELESS * found[first].share
-    rest = sorted((s for s in found if s != first and found[s].share >= least), key=lambda s: -found[s].share)
+    expected = RankingTime(NestFacts(nest, dtypes, target), lengths)
+    times = {s: expected(s) for s in found}
+    most_time = times[first] / HOPELESS
+    rest = sorted((s for s in found if s != first and times[s] <= most_time), key=times.__getitem__)
     own = choose(nest, dtypes, target) if first.cluster else first
     rules = choose(nest, dtypes, target, by_rules=True)
     if rules not in (first, own):
@@ -131,7 +132,7 @@ def _otherwise(
 def _without_gaps(
     schedule: GpuSchedule, nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, lengths: Mapping[str, int]
 ) -> GpuSchedule | None:
-    """One block of all axes that programs share, where a tile of several computes many points that do not exist, or
+    """One block of all axes that programs share, where tiles of several compute an eighth more points than exist, or
     much at each point; ``None`` elsewhere. Its accesses may be narrower, which the model knows too little of.
 
     (H200, a bicubic image of 6 x 256 x 48 x 22 in bfloat16: 126 us in tiles, 30 without; a scan beside 25 x 25 columns,
@@ -142,7 +143,7 @@ def _without_gaps(
         return None
     computed = prod(-(-length_of(b, lengths) // b.size) * b.size for b in shared)
     there = prod(length_of(b, lengths) for b in shared)
-    if computed < _GAPS * there and NestFacts(nest, dtypes, target).instructions < MUCH:
+    if 8 * computed < 9 * there and NestFacts(nest, dtypes, target).instructions < MUCH:
         return None
     points = min(DIVIDED_POINTS, prod(b.size for b in shared))
     axes = tuple(a.name for a in nest.axes if any(a.name in b.axes for b in shared))
