@@ -461,7 +461,7 @@ def test_a_search_that_time_ends_goes_on_in_the_next_process(tuning: Make, monke
     plan = columns()
     (schedule,) = only(plan).schedules
     assert isinstance(schedule, GpuSchedule)
-    wanted = changed(schedule, 2 * schedule.warps, loop=256, grid=4)
+    wanted = changed(schedule, 1, loop=512, grid=8)
     gpu, now = Ideal(monkeypatch, wanted, floor=90.0), [0.0]
     monkeypatch.setattr("lamina.tuning.cuda_search.time", SimpleNamespace(perf_counter=lambda: now[0]))
 
@@ -493,7 +493,7 @@ def test_schedules_that_were_not_ready_in_time_are_not_taken_for_slower(
     plan, now = columns(), [0.0]
     (schedule,) = only(plan).schedules
     assert isinstance(schedule, GpuSchedule)
-    Ideal(monkeypatch, changed(schedule, 32), floor=500.0)
+    Ideal(monkeypatch, changed(schedule, 1, loop=256), floor=500.0)  # no candidate is nearer
     monkeypatch.setattr("lamina.tuning.cuda_search.time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def build(units: Sequence[TritonUnit], seconds: float) -> TritonBuild:

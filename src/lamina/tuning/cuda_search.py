@@ -87,7 +87,9 @@ class RegionSearch:
             return found if joined else None
 
         expected = self._expected(o.kernel, o.call, choice.task.bound or 0.0)
-        search = Search(choice.winner.value, choice.times[choice.winner.label], expected, lengths, fits)
+        times = choice.times
+        timed = {c.value: times[c.label] for c in choice.task.candidates if c.label in times and searchable(c.value)}
+        search = Search(choice.winner.value, times[choice.winner.label], expected, lengths, fits, timed)
         self.searched.append(_Searched(o, choice, search))
 
     def run(self, build: Build, driver: Driver) -> Iterator[Choice]:
