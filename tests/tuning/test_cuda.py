@@ -461,7 +461,7 @@ def test_a_search_that_time_ends_goes_on_in_the_next_process(tuning: Make, monke
     plan = columns()
     (schedule,) = only(plan).schedules
     assert isinstance(schedule, GpuSchedule)
-    wanted = changed(schedule, 1, loop=512, grid=8)
+    wanted = changed(schedule, 1, loop=256, grid=16)
     gpu, now = Ideal(monkeypatch, wanted, floor=90.0), [0.0]
     monkeypatch.setattr("lamina.tuning.cuda_search.time", SimpleNamespace(perf_counter=lambda: now[0]))
 
