@@ -17,11 +17,6 @@ from lamina.schedule.gpu_refine import ExpectedTime
 
 __all__ = ["RankingTime"]
 
-_LONGER = 0.3
-"""What each doubling of a thread's points beyond four adds to the time of its instructions: of fewer, others compute
-while one waits.
-"""
-
 
 class _Cost(CostModel):
     """Kernels of one wave of programs, and of a little more, take the same: a wave's time to begin and to end."""
@@ -40,8 +35,10 @@ class RankingTime(ExpectedTime):
     model = _Cost
 
     def __call__(self, schedule: GpuSchedule) -> float:
-        """What memory and arithmetic take, one after the other."""
+        """What memory and arithmetic take, one after the other. Each doubling of a thread's points beyond four adds three
+        tenths to its instructions: of fewer, others compute while one waits.
+        """
         cost = self.cost(schedule)
         each = prod(b.size for b in schedule.blocks) / (32 * schedule.warps)
-        longer = 1 + _LONGER * max(0.0, log2(max(each, 1) / 4))
+        longer = 1 + 0.3 * max(0.0, log2(max(each, 1) / 4))
         return self.memory_us(cost, schedule) + 2 * longer * self.arithmetic_us(cost, schedule, 2 * ENOUGH_WARPS)
