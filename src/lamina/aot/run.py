@@ -40,6 +40,7 @@ from lamina.aot.specialized_integers import fixed_integers, wants_numbers
 from lamina.aot.state import undone, without_history
 from lamina.aot.taken_apart import TakenApart
 from lamina.aot.torch_private import asks_for_another_capture, is_leaf
+from lamina.base.devices import GPUS
 from lamina.base.reasons import Reason
 from lamina.base.recipes import made_of
 from lamina.base.recovery import brief, raised_within
@@ -87,7 +88,7 @@ def joint_of(captured: Captured, decompositions: Decompositions, options: Option
 
 def best_by_eager(joint: JointGraph, notes: Notes) -> bool:
     """Whether the captured graph itself is the fastest program, which is then in the record."""
-    if not joint.differentiable or joint.mutated or device_of(joint.joint) != "cuda":
+    if not joint.differentiable or joint.mutated or device_of(joint.joint) not in GPUS:
         return False
     why = eager_is_best(joint.joint)
     if why is not None:
