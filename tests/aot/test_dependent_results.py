@@ -673,3 +673,47 @@ def test_a_view_made_without_gradients_of_what_is_not_returned_refuses_writes_wi
     for result in results:
         with pytest.raises(RuntimeError, match="no_grad"):
             result.mul_(weight)
+
+
+def _counted_then_read(seen: torch.Tensor, x: torch.Tensor) -> Tensors:
+    seen.add_(1)
+    made = x.exp()
+    return made, torch.where(seen > 0, made, 2.0) * seen
+
+
+def _read_through_a_view(seen: torch.Tensor, x: torch.Tensor) -> Tensors:
+    part = seen[1:]
+    seen[1] += 2
+    seen.mul_(2)
+    made = x * 3
+    return made, made[1:] * part
+
+
+def _read_between(seen: torch.Tensor, x: torch.Tensor) -> Tensors:
+    made = x * 3
+    seen.add_(1)
+    scaled = (made + seen).exp()
+    seen.mul_(2)
+    return made, scaled
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("function", [_counted_then_read, _read_through_a_view, _read_between])
+def test_results_that_read_a_written_input_after_the_writes_are_watched(function: Any, dynamic: Any) -> None:
+    def outcome(function: Any) -> list[torch.Tensor]:
+        leaf, seen, found = torch.linspace(-1, 1, 4).requires_grad_(), torch.arange(-2.0, 2.0), list[torch.Tensor]()
+        made, read = function(seen, leaf)
+        made.register_hook(lambda gradient: (found.append(gradient.clone()), gradient * 2)[1])
+        (made.sum() * 3 + read.sum()).backward()
+        assert leaf.grad is not None
+        return [*found, leaf.grad, seen]
+
+    compiled = lamina.compile(function, backend="interp", dynamic=dynamic)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        found = outcome(compiled)
+    if function is _read_between:  # what was read there is gone
+        assert any("only what arrives from outside" in str(one.message) for one in warned)
+    else:
+        torch.testing.assert_close(found, outcome(function))
+        assert not any(issubclass(one.category, LaminaWarning) for one in warned)

@@ -129,6 +129,19 @@ class _Calls:
         own = self.results.places_of(result)
         if any(k < 0 and _memory(node) == _memory(result) for k, node in self.results.nodes.items()):
             return None  # a view of an input, as which autograd knows it: writes change its history
+        after = self._written_places()
+        stops, needed = self._between(result, own, after)
+        early = after - self._read_when_written(needed, after)
+        if early:
+            after -= early
+            stops, needed = self._between(result, own, after)
+        return self._made(result, stops, needed, after, example_inputs) if stops else None
+
+    def _between(self, result: Node, own: tuple[int, ...], after: set[Any]) -> tuple[dict[Node, int], set[Node]]:
+        """The other results that a result is computed from, with their places, and what is between.
+
+        Inputs in the memories ``after`` are taken as they are after the graph: what writes to them is not between.
+        """
         stops: dict[Node, int] = {}
         needed: set[Node] = set()
         stack = [result]
@@ -140,9 +153,28 @@ class _Calls:
             elif node not in needed:
                 needed.add(node)
                 stack += node.all_input_nodes
-                if node.op != "placeholder" and not self._views_other(node, own):
-                    stack += self.writes.get(_memory(node), ())
-        return self._made(result, stops, needed, example_inputs) if stops else None
+                place = _memory(node)
+                if node.op != "placeholder" and place not in after and not self._views_other(node, own):
+                    stack += self.writes.get(place, ())
+        return stops, needed
+
+    def _written_places(self) -> set[Any]:
+        """The memories of inputs that are written to and get no history by that."""
+        with_history = {-1 - k for k in self.results.nodes if k < 0}
+        written = (n for n, i in self.inputs.items() if i in self.written - self.unread and i not in with_history)
+        return {_memory(n) for n in written if not _may_have_gradient(n)}
+
+    def _read_when_written(self, needed: set[Node], places: set[Any]) -> set[Any]:
+        """Those of the memories that the ``needed`` calls read as they are after the last write; they write to none."""
+        found = set(places)
+        for place in places:
+            writing = self.writes.get(place, ())
+            last = max((self.order[n] for n in writing), default=-1)
+            for node in needed:
+                reads = node.op != "placeholder" and any(_memory(one) == place for one in node.all_input_nodes)
+                if reads and (node in writing or (self.order[node] <= last and _memory(node) != place)):
+                    found.discard(place)
+        return found
 
     def _views_other(self, node: Node, own: tuple[int, ...]) -> bool:
         """Whether ``node`` is a view of another result than that at ``own``, which holds what was written to it."""
@@ -157,7 +189,12 @@ class _Calls:
         return False
 
     def _made(
-        self, result: Node, stops: Mapping[Node, int], needed: set[Node], example_inputs: Sequence[Any]
+        self,
+        result: Node,
+        stops: Mapping[Node, int],
+        needed: set[Node],
+        after: set[Any],
+        example_inputs: Sequence[Any],
     ) -> Part | None:
         calls = [n for n in self.gm.graph.nodes if n.target in _SWITCHES or (n in needed and n.op != "placeholder")]
         used = {node for call in calls for node in call.all_input_nodes}
@@ -185,7 +222,11 @@ class _Calls:
             if any(_memory(self.results.nodes[k]) != _memory(result) for k in others):
                 self.notes.decided("dependent results", False, reasons.LIES_IN_SHARED_MEMORY(place=own[0]))
             return None
-        limit = why_not_again(gm, ()) or self._written_between(stops, calls, places) or self._led_around(stops, calls)
+        limit = (
+            why_not_again(gm, ())
+            or self._written_between(stops, calls, inputs, after)
+            or self._led_around(stops, calls)
+        )
         copied = tuple(k for k, i in enumerate(places) if i in self.unread)
         states = tuple(autocast_states())
         return Part(own, calls_of(gm), places, others, leads, limit, views, copied, states)
@@ -210,10 +251,10 @@ class _Calls:
         return next((n for n in node.all_input_nodes if _memory(n) == place), None)
 
     def _written_between(
-        self, stops: Mapping[Node, int], calls: Sequence[Node], inputs: Sequence[int]
+        self, stops: Mapping[Node, int], calls: Sequence[Node], inputs: Mapping[Node, int], after: set[Any]
     ) -> Reason | None:
         """Why values that the calls read are other ones after the graph."""
-        if self.written.intersection(inputs) - self.unread:
+        if any(i in self.written - self.unread and _memory(n) not in after for n, i in inputs.items()):
             return reasons.WRITES_INPUT()
         for node in stops:
             place = _memory(node)

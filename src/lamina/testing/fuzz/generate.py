@@ -21,6 +21,7 @@ from lamina.testing.fuzz.stepwise import STEPWISE
 from lamina.testing.fuzz.templates import BLOCKS, TEMPLATES
 from lamina.testing.fuzz.whole_programs import WHOLE
 from lamina.testing.fuzz.writer import Writer
+from lamina.testing.fuzz.written_names import WRITTEN_NAMES
 
 __all__ = ["INGREDIENTS", "Ingredient", "generate"]
 
@@ -42,6 +43,7 @@ _WHOLE = {
         RESULTS,
         STEPWISE,
         ONE_OBJECT,
+        WRITTEN_NAMES,
     )
     for name, whole in family.items()
 }
