@@ -107,7 +107,7 @@ def test_backends_are_registered_by_name_as_a_call_and_as_a_decorator() -> None:
         (lambda: register_backend(Backend("eager", print)), "'eager' is a built-in backend"),
         (lambda: register_backend(print, name="inductor"), "torch.compile has a backend 'inductor'"),
         (lambda: register_backend(print, colour="red"), "a backend has no colour"),
-        (lambda: register_backend(3), "has no name"),
+        (lambda: register_backend(3), "the backend to register is 3"),
         (lambda: register_backend(lambda gm, inputs: gm), "has no name"),
         (lambda: Backend("x", print, dtypes=torch.float32), "dtypes of backend 'x' is torch.float32"),
         (lambda: Backend("x", print, dtypes=("float32",)), "dtypes of backend 'x' holds 'float32'"),
