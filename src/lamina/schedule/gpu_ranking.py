@@ -35,8 +35,8 @@ class RankingTime(ExpectedTime):
     model = _Cost
 
     def __call__(self, schedule: GpuSchedule) -> float:
-        """What memory and arithmetic take, one after the other. Each doubling of a thread's points beyond four adds three
-        tenths to its instructions: of fewer, others compute while one waits.
+        """What memory and arithmetic take, one after the other. Each doubling of a thread's points beyond four adds
+        three tenths to its instructions: of fewer, others compute while one waits.
         """
         cost = self.cost(schedule)
         each = prod(b.size for b in schedule.blocks) / (32 * schedule.warps)
