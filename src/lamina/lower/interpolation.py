@@ -36,15 +36,20 @@ def linear_shares(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype
     return [(b.loaded(place, size), weight) for place, weight in linear_weights(b, at, resize, corners, dtype)]
 
 
+def _places_dtype(resize: Resize) -> str:
+    """The integers that places are computed in: a GPU converts those of 64 bits at a quarter of the speed."""
+    return "int32" if max(resize.source, resize.result) < 1 << 30 else "int64"
+
+
 def linear_weights(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str) -> list[tuple[Value, Value]]:
-    """The places of the two neighbours, int64 within the source, and their weights."""
-    source, result = resize.source, resize.result
-    v = b.index(at).to(dtype)
+    """The places of the two neighbours, integers within the source, and their weights."""
+    source, result, kin = resize.source, resize.result, _places_dtype(resize)
+    v = b.index(at, kin).to(dtype)
     if corners:
         real = v * (rounded((source - 1) / (result - 1), dtype) if result > 1 else 0.0)
     else:
         real = ((v + 0.5) * resize.ratio(dtype) - 0.5).op("maximum", 0.0)
-    left = real.to("int64").op("minimum", source - 1)
+    left = real.to(kin).op("minimum", source - 1)
     weight = (real - left.to(dtype)).op("maximum", 0.0).op("minimum", 1.0)
     right = (left + 1).op("minimum", source - 1)
     return [(left, 1.0 - weight), (right, weight)]
@@ -57,18 +62,18 @@ def cubic_shares(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype:
 
 
 def cubic_weights(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str) -> list[tuple[Value, Value]]:
-    """The places of the four neighbours, int64 within the source, and their weights.
+    """The places of the four neighbours, integers within the source, and their weights.
 
     Cubic convolution (Keys, 1981) with eager's ``a``.
     """
-    source, result, a = resize.source, resize.result, -0.75
-    v = b.index(at).to(dtype)
+    source, result, kin, a = resize.source, resize.result, _places_dtype(resize), -0.75
+    v = b.index(at, kin).to(dtype)
     if corners:
         real = v * (rounded((source - 1) / (result - 1), dtype) if result > 1 else 0.0)
     else:
         real = (v + 0.5) * resize.ratio(dtype) - 0.5
     whole = real.op("floor")
-    left, t = whole.to("int64"), real - whole
+    left, t = whole.to(kin), real - whole
 
     def near(x: Value) -> Value:
         return (x * (a + 2.0) - (a + 3.0)) * x * x + 1.0

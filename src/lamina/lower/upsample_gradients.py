@@ -108,8 +108,9 @@ def _gathered_neighbours(
     ends = [any(len(taken) == 1 for taken in places(n, corners, False)) for n in sizes]
 
     def part(b: NestBuilder, d: int, i: Expr, place: Expr) -> Part:
-        at, here, nothing = b.index(place), b.index(i), b.constant(0.0, kin)
+        at, nothing = b.index(place), b.constant(0.0, kin)
         (left, near), (right, far) = linear_weights(b, place, sizes[d], corners, kin)
+        here = b.index(i, left.dtype)
         is_left, is_right = left.equals(here), right.equals(here)
         share = is_left.op("where", near, nothing) + is_right.op("where", far, nothing)
         zero = is_left & is_right & (near.equals(0.0) | far.equals(0.0)) if ends[d] else None
@@ -162,7 +163,7 @@ class _Table:
         k, at = b.axes
         result = window.place(at, k)
         weights = (cubic_weights if cubic else linear_weights)(b, result, resize, corners, dtype)
-        place, own = b.index(result), b.index(at)
+        place, own = b.index(result), b.index(at, weights[0][0].dtype)
         inside = (place >= 0) & (place < resize.result)
         taken = [(near.equals(own) & inside, weight) for near, weight in weights]
         weight = functools.reduce(operator.add, (part.op("where", w, 0.0) for part, w in taken))
