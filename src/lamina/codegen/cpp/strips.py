@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,6 +17,8 @@ from lamina.codegen.cpp.segments import cuts, decided
 from lamina.codegen.cpp.skips import condition
 from lamina.codegen.cpp.text import LoopBody, Text
 from lamina.codegen.cpp.vector_body import VectorBody
+from lamina.ir.loops import Compute, Store
+from lamina.ir.ops import OPS
 
 __all__ = ["Strips"]
 
@@ -80,8 +83,10 @@ class Strips:
         places = cuts(self.facts, positions)
         if not 0 < len(places) <= _MOST_CUTS or self.scans.along(axis, loop_body):
             return False
-        begin, end = self.bounds.of(axis)
         edges = [0, *places, self.facts.extent[axis].const]
+        if not self._worth_cutting(edges, positions | {goal.position for goal in loop_body.goals}):
+            return False
+        begin, end = self.bounds.of(axis)
         for low, high in pairwise(edges):
             with self.operands.deciding(decided(self.facts, positions, low)):
                 whole = not self.bounds.is_block(axis)
@@ -92,6 +97,21 @@ class Strips:
                     text.add(line)
                 text.close("});")
         return True
+
+    def _worth_cutting(self, edges: Sequence[int], positions: set[int]) -> bool:
+        """Whether pieces between ``edges`` cost less than twice what the whole does: a short piece is a vector, too.
+
+        Where a condition decides more than which elements are loaded, what it leaves out counts for more.
+        """
+        whole = -(-edges[-1] // self._lanes)
+        pieces = sum(-(-(high - low) // self._lanes) for low, high in pairwise(edges))
+        known = {name for point in edges[:-1] for name in decided(self.facts, positions, point)}
+        eqns = [self.facts.body[p] for p in positions]
+        chosen = {e.ins[0] for e in eqns if isinstance(e, Compute) and e.op == "where"}
+        chosen |= {e.mask for e in eqns if isinstance(e, Store) and e.mask is not None}
+        work = sum(OPS[e.op].cost for e in eqns if isinstance(e, Compute) and e.out not in known)
+        dear = pieces >= 2 * whole and pieces * work > whole * (work + len(known))
+        return not dear or not known.isdisjoint(chosen)
 
     @property
     def _lanes(self) -> int:
