@@ -248,6 +248,25 @@ def test_a_patched_method_of_tensors(name, of, way, monkeypatch):
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_the_first_tensor_that_is_stored(way, monkeypatch, tmp_path):
+    """Storing it puts an attribute into the class of tensors, which hides no method: nothing is compiled again."""
+    if "__slotnames__" in vars(torch.Tensor):
+        monkeypatch.delattr(torch.Tensor, "__slotnames__")
+
+    def run(x):
+        return x.sinh()
+
+    compiled = WAYS[way](run)
+    compiled(X)
+    torch.save(X, tmp_path / "x.pt")
+    assert "__slotnames__" in vars(torch.Tensor)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert torch.allclose(compiled(X), X.sinh())
+    monkeypatch.setattr(torch.Tensor, "sinh", lambda self: self * 7)
+    assert torch.equal(compiled(X), X * 7)
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("line", ["import {0}; k = {0}.k", "from {0} import k", "import {0} as other; k = other.k"])
 def test_a_module_imported_by_name(line, way, monkeypatch):
     name = "imported_while_it_runs"
