@@ -44,20 +44,39 @@ def plans_of(record: lamina.Record) -> list[Plan]:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """That of some training steps of the model, which its record waits for."""
+def reported(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The report of some training steps of the model, which its record waits for, and the kernels loaded for them.
+
+    Another compilation might choose other schedules: a search that time ended goes on.
+    """
     torch.compiler.reset()
     waiting, recording._waiting = recording._waiting, recording._Waiting()
+    loaded: dict[str, Any] = {}
+    load = cuda_driver.Driver._load
+
+    def noted(self: Any, cubin: Any, device: int) -> Any:
+        loaded[cubin.function] = kernel = load(self, cubin, device)
+        return kernel
+
     try:
-        path = tmp_path_factory.mktemp("report") / "out.json"
-        compiled = lamina.compile(model(), dynamic=False, options={"report": str(path), "strict": True})
-        x = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16)
-        for _ in range(CALLS):
-            compiled(x).float().square().mean().backward()
-        torch.cuda.synchronize()
-        return document(compiled.record)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cuda_driver.Driver, "_load", noted)
+            patch.setattr(cuda_driver.Driver, "load", noted)  # those that are loaded already, too
+            path = tmp_path_factory.mktemp("report") / "out.json"
+            compiled = lamina.compile(model(), dynamic=False, options={"report": str(path), "strict": True})
+            x = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16)
+            for _ in range(CALLS):
+                compiled(x).float().square().mean().backward()
+            torch.cuda.synchronize()
+            return document(compiled.record), loaded
     finally:
         recording._waiting = waiting
+
+
+@pytest.fixture(scope="module")
+def report(reported: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
+    """The report alone."""
+    return reported[0]
 
 
 @pytest.fixture(scope="module")
@@ -97,21 +116,8 @@ def test_kernels_have_times_and_shares_that_are_possible(report: dict[str, Any])
         assert 0 < kernel["share"] < (1.1 if kernel["bytes"] > 1e8 else 4), kernel["name"]
 
 
-def test_registers_and_spills_are_the_driver_s(report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: dict[str, Any] = {}
-    load = cuda_driver.Driver._load
-
-    def noted(self: Any, cubin: Any, device: int) -> Any:
-        loaded[cubin.function] = kernel = load(self, cubin, device)
-        return kernel
-
-    monkeypatch.setattr(cuda_driver.Driver, "_load", noted)
-    monkeypatch.setattr(cuda_driver.Driver, "load", noted)  # those that are loaded already, too
-    torch.compiler.reset()
-    compiled = lamina.compile(model(), dynamic=False, options={"strict": True})
-    x = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16)
-    compiled(x).float().square().mean().backward()
-    torch.cuda.synchronize()
+def test_registers_and_spills_are_the_driver_s(reported: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    report, loaded = reported
     told = {kernel["name"]: kernel for kernel in report["kernels"]}
     both = told.keys() & loaded.keys()
     assert both
