@@ -95,6 +95,48 @@ def test_a_copied_configuration_needs_no_interpretation(kind: type, machine: str
             _check(compiled, program)
 
 
+_ANSWERS: dict[str, Any] = {}
+"""What objects of the class below have, beside their attributes."""
+
+
+class _Answering(Config):
+    """One that has code for the methods that copies are asked for, which its class does not show."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return _ANSWERS[name] if name in _ANSWERS else object.__getattribute__(self, name)
+
+
+class _Lazy(Config):
+    """One that makes up what it lacks."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__setstate__":
+            return lambda state: vars(self).update(state, width=11)
+        raise AttributeError(name)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", ["__deepcopy__", "__reduce_ex__", "__getstate__", "__setstate__"])
+def test_what_code_of_a_class_answers_when_it_is_copied_is_used(name: str, machine: str, monkeypatch) -> None:
+    inner = Config()
+    inner.width = 9
+    answer = inner.__reduce_ex__ if name == "__reduce_ex__" else lambda *given: inner
+    if name == "__getstate__":
+        answer = lambda: {"width": 10}  # noqa: E731
+    config = _Lazy() if name == "__setstate__" else _Answering()
+    if name != "__setstate__":
+        monkeypatch.setitem(_ANSWERS, name, answer)
+    held = [config, {"again": config}]
+
+    def program(x: Tensor) -> Tensor:
+        one = copy.deepcopy(held)
+        return x * one[0].width + (one[0] is one[1]["again"])
+
+    compiled = Compiled(program, monkeypatch, MACHINES[machine])
+    for _ in range(3):
+        assert torch.equal(compiled.call(torch.ones(3)), program(torch.ones(3)))
+
+
 def test_ways_of_copying_that_a_class_gets_are_noticed(monkeypatch) -> None:
     class Mine(Config):
         pass

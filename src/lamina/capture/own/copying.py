@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
+from lamina.capture.own.own_methods import is_own_method
 from lamina.capture.own.torch_calls import MOST_COPIED
 
 __all__ = ["copies_plainly", "copyable", "deep_copy", "is_deepcopy"]
@@ -27,13 +28,19 @@ _NEW = object.__new__
 _DEEPCOPY, _CODE = copy.deepcopy, copy.deepcopy.__code__
 
 
-def deep_copy(value: Any, made: Any = None) -> Any:
-    """``copy.deepcopy`` of what is ``copyable``; ``made`` are pairs of what was copied already and its copies."""
+def deep_copy(value: Any) -> Any:
+    """``copy.deepcopy`` of what is ``copyable``."""
+    others: Any = []
+    copied = _copied(value, [], others)
+    return _DEEPCOPY(value, None) if others else copied
+
+
+def _copied(value: Any, made: Any, others: Any) -> Any:
+    """A copy; ``made`` are pairs of what was copied already and its copies, ``others`` what says how it is copied."""
     kind = type(value)
     for atom in _ATOMS:
         if kind is atom:
             return value
-    made = [] if made is None else made
     for original, copied in made:
         if original is value:
             return copied
@@ -41,21 +48,21 @@ def deep_copy(value: Any, made: Any = None) -> Any:
         result: Any = []
         made.append((value, result))
         for part in value:
-            result.append(deep_copy(part, made))
+            result.append(_copied(part, made, others))
         return result
     if kind is dict:
         result = {}
         made.append((value, result))
         for key, part in value.items():
-            result[deep_copy(key, made)] = deep_copy(part, made)
+            result[_copied(key, made, others)] = _copied(part, made, others)
         return result
     if kind is tuple:
-        copied = _tuple_copied(value, made)
+        copied = _tuple_copied(value, made, others)
         return value if copied is None else copied
-    return _object_copied(value, kind, made)
+    return _object_copied(value, kind, made, others)
 
 
-def _tuple_copied(value: Any, made: Any) -> Any:
+def _tuple_copied(value: Any, made: Any, others: Any) -> Any:
     """A copy of a tuple; None if all its parts are copied as themselves."""
     for original, copied in made:
         if original is value:
@@ -66,7 +73,8 @@ def _tuple_copied(value: Any, made: Any) -> Any:
         atomic = False
         for atom in _ATOMS:
             atomic = atomic or kind is atom
-        copied = None if atomic else _tuple_copied(part, made) if kind is tuple else deep_copy(part, made)
+        copy_part = _tuple_copied if kind is tuple else _copied
+        copied = None if atomic else copy_part(part, made, others)
         changed = changed or copied is not None
         parts.append(part if copied is None else copied)
     if not changed:
@@ -79,17 +87,30 @@ def _tuple_copied(value: Any, made: Any) -> Any:
     return result
 
 
-def _object_copied(value: Any, kind: Any, made: Any) -> Any:
-    for name in ("__deepcopy__", "__reduce_ex__"):
-        getattr(value, name, None)  # which its class may have code for
+def _object_copied(value: Any, kind: Any, made: Any, others: Any) -> Any:
+    if not _is_usual(value):
+        others.append(value)
+        return value
     result = _NEW(kind)
     made.append((value, result))
     state = super(kind.__mro__[-2], value).__getattribute__("__dict__")  # as C asks for it: by no code of the class
     if state:
-        copied = deep_copy(state, made)
-        hasattr(result, "__setstate__")
+        copied = _copied(state, made, others)
+        if hasattr(result, "__setstate__"):
+            others.append(value)
+            return value
         result.__dict__.update(copied)
     return result
+
+
+def _is_usual(value: Any) -> bool:
+    """Whether what Python asks an object about its copies, for which its class may have code, has the usual answers."""
+    if getattr(value, "__deepcopy__", None) is not None:
+        return False
+    for name in ("__reduce_ex__", "__reduce__", "__getstate__"):
+        if not is_own_method(getattr(value, name, None), value, name):
+            return False
+    return True
 
 
 def is_deepcopy(function: Any) -> bool:

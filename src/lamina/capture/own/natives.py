@@ -17,6 +17,7 @@ from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.base.torch_private import is_functional
 from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, KEYS, asks, calls_back, method_asks
 from lamina.capture.own.module_init.torch_private import module_to_initialise
+from lamina.capture.own.own_methods import is_own_method
 from lamina.capture.own.torch_private import DEVICE_QUERIES, LAYERS, STATE_QUERIES, overridable
 
 __all__ = [
@@ -55,7 +56,7 @@ _MAKERS = frozenset(
         ),
     )
 )
-_QUERIES = STATE_QUERIES | DEVICE_QUERIES
+_QUERIES = STATE_QUERIES | DEVICE_QUERIES | {is_own_method}
 CACHED: Any = type(lru_cache(len))
 """The class of functions that remember what they gave."""
 LAZY = frozenset(map(id, (map, filter, zip, enumerate)))

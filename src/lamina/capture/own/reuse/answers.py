@@ -17,6 +17,7 @@ from lamina.capture.own.copying import copies_plainly, copyable, deep_copy, is_d
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.importing import absolute, is_loaded
 from lamina.capture.own.natives import is_member
+from lamina.capture.own.own_methods import is_own_method
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.trace import Trace
 
@@ -142,5 +143,6 @@ ANSWERS: dict[int, Callable[..., Any]] = {
     id(builtins.__import__): _imported,
     id(sys.getrecursionlimit): _told(sys.getrecursionlimit),
     id(has_torch_function): _has_torch_function,
+    id(is_own_method): lambda attributes, *given: is_own_method(*given),
 }
 """Answers by the identities of functions; each gives ``MISSING`` for a call that it does not answer."""
