@@ -18,6 +18,7 @@ from torch._dynamo.source import GlobalSource, SkipGuardSource
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator, InstructionTranslatorBase
 from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.misc import NewGlobalVariable, PythonModuleVariable
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 from torch._dynamo.variables.user_defined import UserDefinedClassVariable
@@ -102,8 +103,8 @@ def _end_at_items_that_are_attributes() -> None:
 
     @functools.wraps(note_any)
     def note(self: Any, variable: Any) -> Any:
-        for item in self.id_to_variable.values():
-            held = vars(item).get("_base_vt") is variable and _is_its_attributes(item)
+        for item in self.id_to_variable.values() if isinstance(variable, ConstDictVariable) else ():
+            held = any(vars(item).get(name) is variable for name in _HELD) and _is_its_attributes(item)
             if held and compiles_for_lamina(self.output_graph_weakref()):
                 _end("an item", _ATTRIBUTES)
         return note_any(self, variable)
@@ -111,6 +112,8 @@ def _end_at_items_that_are_attributes() -> None:
     SideEffects.mutation = note  # type: ignore[method-assign, assignment]
 
 
+_HELD = ("_base_vt", "_dict_vt")
+"""Where a variable of a dictionary's class has the dictionary: torch 2.12 on, and 2.11."""
 _ATTRIBUTES = "A dictionary whose items are its attributes (self.__dict__ = self) is written to."
 
 

@@ -100,8 +100,7 @@ def serve_differentiated(function: Any, marked: Callable[[Sequence[torch.Tensor]
     gradients lead to what it saved only, so that one asked for through them seems not to be there. Inputs that are
     leaves are found from the node; who calls the function notes what leads to the others as ``behind``.
     """
-    node: Any = node_class(function)
-    node.behind = ()
+    node_class(function).behind = ()  # type: ignore[attr-defined]
 
     def marking(usual: Callable[..., Any]) -> Callable[..., Any]:
         def apply(ctx: Any, *arguments: Any) -> Any:
@@ -116,10 +115,7 @@ def serve_differentiated(function: Any, marked: Callable[[Sequence[torch.Tensor]
         never_captured(apply)
         return apply
 
-    for name in ("apply", "apply_boxed"):
-        usual = getattr(node, name, None)
-        if usual is not None:
-            setattr(node, name, marking(usual))
+    _put_around(function, marking)
 
 
 def sequence_number(node: Any) -> int:
