@@ -271,7 +271,7 @@ OWN_PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tup
     "repeated": (lambda: lambda x: x.repeat_interleave((x[0] > 0).long() + 1, 0) * 2, lambda: (x(),), "LM1003"),
     "equal": (lambda: lambda x: x.sin() * torch.equal(x, x), lambda: (x(),), "LM1001"),
     "made sparse": (lambda: lambda x: (x.sin().to_sparse() @ x).sin(), lambda: (x(),), "LM1006"),
-    "operator": (lambda: lambda x: torch.ops.aten.sin(x.cos()) * 2, lambda: (x(),), "LM1023"),
+    "operator that writes": (lambda: lambda x: torch.ops.aten.sin_(x.cos()) * 2, lambda: (x(),), "LM1023"),
     "nested": (lambda: lambda x: nested(x).sin().to_padded_tensor(0.0), lambda: (x(),), "LM1007"),
     "branch of torch": (
         lambda: lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
