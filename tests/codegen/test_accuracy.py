@@ -56,3 +56,26 @@ def test_long_sums(name: str, signs: str, tmp_path: Path) -> None:
 def test_column_sums_beside_row_sums(rows: int, signs: str, tmp_path: Path) -> None:
     """These meet memory in every row, instead of four rows at a time in registers."""
     assert max(excess([(1,), (0,)], rows, 96, signs, tmp_path)) <= 2
+
+
+@pytest.mark.parametrize(("images", "pixels"), [(4, 256), (33, 1000), (32, 32)])
+def test_column_sums_over_two_loops(images: int, pixels: int, tmp_path: Path) -> None:
+    """The columns of the operand are apart, so that images and pixels are no single loop."""
+    torch.manual_seed(0)
+    b = Body(images, pixels, 16)
+    image, pixel, column = b.at
+    loaded = b.load("X", image, column, pixel)
+    total = b.reduce("sum", loaded, 0, 1)
+    b.store("Y", [column], total)
+    b.store("Z", [image, pixel, column], b.op("sub", loaded, total))
+    buffers = [
+        dense("X", "float32", (images, 16, pixels)),
+        dense("Y", "float32", (16,)),
+        dense("Z", "float32", (images, pixels, 16)),
+    ]
+    target = Target.of("plain" if host_isa() == "plain" else "avx2", 2)
+    made = case("sums", [b.nest()], buffers, target)
+    x, y, z = torch.rand(images, 16, pixels), torch.zeros(16), torch.zeros(images, pixels, 16)
+    assert call(made, build([made], target, tmp_path), {"X": x, "Y": y, "Z": z}, {}) == 0
+    exact = x.double().sum((0, 2))
+    assert (y - exact).abs().max() <= 1.2e-7 * exact.max()

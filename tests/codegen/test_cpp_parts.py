@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lamina.codegen.cpp.addresses import Addresses
 from lamina.codegen.cpp.arrays import Array, Arrays
 from lamina.codegen.cpp.bounds import Bounds
@@ -13,7 +15,7 @@ from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.phases import Phases
 from lamina.codegen.cpp.skips import condition
 from lamina.codegen.cpp.text import Goal, LoopBody, Memory, Scope, Text
-from lamina.ir.index import Axis, as_expr
+from lamina.ir.index import Axis, Size, as_expr
 from lamina.ir.loops import Compute, Constant, Load, Nest, Reduce, Store
 from lamina.ir.plan import Schedule
 
@@ -84,7 +86,7 @@ def test_a_column_total_is_the_value_once_it_is_settled() -> None:
     place, arrays = scope(), arrays_of(FACTS, Bounds(FACTS))
     arrays["s"] = Array("s_sum", ("j",), ("100",), "f32")
     totals = ColumnTotals(FACTS, arrays)
-    totals.begin(place, "s", "i")
+    totals.begin(place, "s", {"i": 32})
     before = len(place.text.lines)
     totals.drain_now_and_then(place.text, "j")  # another loop
     assert len(place.text.lines) == before
@@ -96,6 +98,28 @@ def test_a_column_total_is_the_value_once_it_is_settled() -> None:
         "settle(s_total, s_sum, s_sum_lost, 100);",
     ]
     assert arrays["s"].pointer == "s_total"
+
+
+@pytest.mark.parametrize(
+    ("images", "pixels", "blocks"),
+    [
+        (4, 8, {}),
+        (4, 256, {"p": 32}),
+        (100, 256, {"p": 32, "n": 32}),
+        (32, 5, {"n": 4}),
+        (2, 32, {"n": 1}),
+        (4, Size("s"), {"p": 32}),
+        (100, Size("s"), {"p": 32, "n": 32}),
+    ],
+)
+def test_the_innermost_long_loop_fills_blocks(images: int, pixels: int | Size, blocks: dict[str, int]) -> None:
+    n, p, c = Axis("n", as_expr(images)), Axis("p", as_expr(pixels)), Axis("c", as_expr(16))
+    place = (as_expr(n) * as_expr(pixels) + as_expr(p)) * 16 + as_expr(c)
+    load = Load("x", "b0", (place,), "float32")
+    body = (load, Reduce(("s",), "sum", "x", ("n", "p"), "float32"), Store("b1", (as_expr(c),), "s"))
+    facts = NestAnalysis(Nest("sums", (n, p, c), body), Schedule("columns", ("c",), ("n", "p"), vector="c", width=32))
+    totals = ColumnTotals(facts, arrays_of(facts, Bounds(facts)))
+    assert totals.blocks(("n", "p"), 32) == blocks
 
 
 def test_needs_stop_at_what_is_known_or_kept() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from lamina.codegen.cpp.arrays import Array, Arrays
 from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.text import Scope, Text
@@ -20,33 +22,46 @@ class ColumnTotals:
 
     def __init__(self, facts: NestAnalysis, arrays: Arrays) -> None:
         self.facts, self.arrays = facts, arrays
-        self._totals: dict[str, tuple[str, Array]] = {}
+        self._totals: dict[str, tuple[dict[str, int], Array]] = {}
 
-    def is_long(self, axis: str, rows: int) -> bool:
-        """Whether sums over the axis are made of more than one block of ``rows``."""
-        extent = self.facts.extent[axis]
-        return not extent.is_int or extent.const > rows
+    def blocks(self, axes: Iterable[str], rows: int) -> dict[str, int]:
+        """At each of how many steps of which loops a block of a sum over ``axes`` is full; none if one block holds all.
 
-    def begin(self, scope: Scope, out: str, axis: str) -> None:
-        """Give the sum ``out`` over ``axis``, which is kept in an array, a total of its own."""
+        The innermost loop with enough rows fills blocks: those around it alone would add up all its rows first. They
+        fill blocks too where they are long, as the number of rows inside may be known only at run time.
+        """
+        found: dict[str, int] = {}
+        inside = 1
+        for axis in (a for a in reversed(self.facts.order) if a in axes and a != self.facts.vector):
+            extent = self.facts.extent[axis]
+            if not extent.is_int or extent.const * inside > rows:
+                found[axis] = 1 << (max(1, ROWS // inside).bit_length() - 1)
+                inside = 1
+            else:
+                inside = max(1, inside * extent.const)
+        return found
+
+    def begin(self, scope: Scope, out: str, blocks: dict[str, int]) -> None:
+        """Give the sum ``out``, which is kept in an array and added up in ``blocks``, a total of its own."""
         total = self.arrays.allocate(scope, f"{out}_total", self.arrays[out].axes, "f32")
         scope.text.add(f"fill({total.pointer}, {total.count()}, 0.0f);")
-        self.begin_into(scope, out, axis, total)
+        self.begin_into(scope, out, blocks, total)
 
-    def begin_into(self, scope: Scope, out: str, axis: str, total: Array) -> None:
+    def begin_into(self, scope: Scope, out: str, blocks: dict[str, int], total: Array) -> None:
         """Let the sums of ``out`` go into ``total`` a block of rows at a time."""
         lost = self.arrays.allocate(scope, f"{self.arrays[out].pointer}_lost", total.axes, "f32")
         scope.text.add(f"fill({lost.pointer}, {lost.count()}, 0.0f);")
-        self._totals[out] = (axis, total)
+        self._totals[out] = (blocks, total)
 
     def drain_now_and_then(self, text: Text, axis: str, at: str = "") -> None:
         """At the end of a row of the loop over ``axis``: move sums into their totals where a block of rows is full.
 
         ``at`` counts rows that come in blocks.
         """
-        last = f"({at} & {BLOCKED_ROWS - 1}) == 0" if at else f"({axis} & {ROWS - 1}) == {ROWS - 1}"
-        for out, (owner, total) in self._totals.items():
-            if owner == axis:
+        for out, (blocks, total) in self._totals.items():
+            if axis in blocks:
+                mask = blocks[axis] - 1
+                last = f"({at} & {BLOCKED_ROWS - 1}) == 0" if at else f"({axis} & {mask}) == {mask}"
                 text.add(f"if ({last}) {self._moved(out, total, 'drain')}")
 
     def finish(self, text: Text, out: str) -> None:

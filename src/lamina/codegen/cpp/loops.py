@@ -48,7 +48,7 @@ class Loops:
             self.reductions.begin(scope, loop_body.opened, axis, position)
         rows = self.row_blocks.height(axis, loop_body)
         for position in ends:
-            self.reductions.begin_total(scope, axis, position, rows)
+            self.reductions.begin_total(scope, position, rows)
         for goal in loop_body.goals:
             if goal.name and goal.name not in self.arrays:
                 self._begin_keep(scope, loop_body.opened, goal.name)

@@ -68,8 +68,8 @@ class Partials:
         kept = [p for p in partials if p.array and p.acc.exact]
         rows = self.row_blocks.height(axis, loop_body) if kept else 0
         for partial in kept:
-            if self.totals.is_long(axis, rows):
-                self._begin_total(scope, partial, axis)
+            if blocks := self.totals.blocks(partial.eqn.axes, rows):
+                self._begin_total(scope, partial, blocks)
 
     def _begin_array(self, text: Text, partial: Partial, array: Array) -> None:
         """Point at the thread's own array and fill it with the start value."""
@@ -83,13 +83,13 @@ class Partials:
         places = replace(array, pointer=mine[1][0], kind="int64") if len(mine) > 1 else None
         self.reductions.accumulate_in(eqn, replace(array, pointer=mine[0][0]), places)
 
-    def _begin_total(self, scope: Scope, partial: Partial, axis: str) -> None:
+    def _begin_total(self, scope: Scope, partial: Partial, blocks: dict[str, int]) -> None:
         """Let a long column sum go into the thread's own array a block of rows at a time."""
         own = self.arrays[partial.out]
         block = self.arrays.allocate(scope, f"{partial.out}_sum", own.axes, "f32")
         scope.text.add(f"fill({block.pointer}, {atomic(block.count())}, 0.0f);")
         self.arrays[partial.out] = block
-        self.totals.begin_into(scope, partial.out, axis, own)
+        self.totals.begin_into(scope, partial.out, blocks, own)
 
     def end(self, text: Text, partial: Partial) -> None:
         """Hand over the thread's own result."""

@@ -91,12 +91,12 @@ class Reductions:
             scope.text.add(f"{kind} {out}_t = {start};")
             self._targets[out] = "total" if acc.exact else "wide"
 
-    def begin_total(self, scope: Scope, axis: str, position: int, rows: int) -> None:
+    def begin_total(self, scope: Scope, position: int, rows: int) -> None:
         """Give a column sum over many rows a total besides the sum of a block of ``rows``."""
         eqn = self.facts.reduce(position)
         kept = self.target(eqn) in ("array", "fold") and self.accumulator(eqn).exact
-        if kept and self.totals.is_long(axis, rows):
-            self.totals.begin(scope, eqn.outs[0], axis)
+        if kept and (blocks := self.totals.blocks(eqn.axes, rows)):
+            self.totals.begin(scope, eqn.outs[0], blocks)
 
     def accumulate_in(self, eqn: Reduce, values: Array, places: Array | None = None) -> None:
         """Accumulate in memory that is filled already; of a place, the best values are in ``values``."""
