@@ -48,7 +48,7 @@ def test_a_saved_result_is_data_and_is_loaded(book: Path, tmp_path: Path) -> Non
     with pytest.raises(BadArgument, match="measured on another device: processor is"):
         lamina.load(path, small())
     path.write_text("[")
-    with pytest.raises(BadArgument, match="no saved result"):
+    with pytest.raises(BadArgument, match="no saved result and no package"):
         lamina.load(path, small())
 
 

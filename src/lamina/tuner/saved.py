@@ -119,7 +119,8 @@ def _read(path: Path) -> dict[str, Any]:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         known = data["version"] == FORM
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadArgument(f"{path} is no saved result: {error}", remedy="give a file that Result.save wrote") from error
+        told = f"{path} is no saved result and no package: {error}"
+        raise BadArgument(told, remedy="give a file that Result.save or lamina.package wrote") from error
     if not known:
         raise BadArgument(f"{path} has the form {data['version']}, not {FORM}", remedy="tune again")
     return data
