@@ -274,3 +274,22 @@ def test_what_is_sent_to_a_generator_after_an_exception_arrives() -> None:
     found, wanted = lamina.compile(function, backend="interp")(x), function(x)
     assert found[0].tolist() == wanted[0].tolist()
     assert found[1:] == wanted[1:]
+
+
+def test_a_generator_of_tensors_that_handles_an_exception_goes_on() -> None:
+    def parts(x: torch.Tensor) -> Any:
+        try:
+            yield x
+        except ValueError:
+            sent = yield x * 2
+            yield x * sent
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        made = parts(x)
+        first = next(made)
+        y = x + 1
+        return first + y, made.throw(ValueError()), made.send(5)
+
+    x = torch.ones(2)
+    for found, wanted in zip(lamina.compile(function, backend="interp")(x), function(x), strict=True):
+        assert torch.equal(found, wanted)

@@ -392,6 +392,7 @@ def _end_where_generators_are_thrown_into() -> None:
                 context="throw",
                 explanation="What the generator does after it is not followed.",
                 hints=["Send it a value that tells it what to do"],
+                skip_frame=True,  # no generator is made again after a graph
             )
         return call_any(self, tx, name, *args, **kwargs)
 
