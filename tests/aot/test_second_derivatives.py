@@ -189,3 +189,31 @@ def test_each_of_many_regions_looks_at_its_own_inputs_only(monkeypatch: pytest.M
     torch.autograd.grad(x.sum(), weights[0], create_graph=True)
     assert len(seen) == len(weights)
     assert max(seen) <= 3  # the weight, what the input comes from, the gradient that arrives
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "own"])
+def test_sizes_that_a_program_has_fixed_are_numbers(capture: str) -> None:
+    """Two modules of one class take their sizes from one function of torch's: what differed was a run-time size, until
+    the second module's weight fixed it. Its penalty is differentiated twice.
+    """
+    torch.compiler.reset()
+
+    def losses(compile: Function) -> list[Tensor]:
+        torch.manual_seed(0)
+        makes = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
+        judges = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+        third = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+        g, d, e = compile(makes), compile(judges), compile(third)
+        for batch in (16, 16, 7):
+            made = g(torch.randn(batch, 4))
+            d(made).mean().backward()
+            between = (torch.randn(batch, 8) + made.detach()).requires_grad_()
+            (gradient,) = torch.autograd.grad(d(between).sum(), between, create_graph=batch == 16)
+            if batch == 16:
+                ((gradient.norm(2, 1) - 1) ** 2).mean().backward()
+            e(torch.randn(batch, 5)).sum().backward()
+        return [p.grad for m in (makes, judges, third) for p in m.parameters()]  # type: ignore[misc]
+
+    options = {"capture": capture, "compare_eager": "off", "progress": False}
+    found, wanted = losses(lambda m: lamina.compile(m, options=options)), losses(lambda m: m)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)

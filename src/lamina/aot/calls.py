@@ -14,7 +14,7 @@ from lamina.aot.constant_tensors import filling
 from lamina.aot.trace import CallTrace, trace_call
 from lamina.base.aliasing import writes_first
 from lamina.base.fx.torch_private import flatten, unflatten
-from lamina.base.symbolic.torch_private import is_fake
+from lamina.base.symbolic.torch_private import has_symbols, is_fake
 from lamina.base.torch_private import HigherOrderOperator, OpOverload, schema_of
 
 __all__ = ["Call", "Calls", "Unsuitable", "Value", "is_plain"]
@@ -168,13 +168,15 @@ def _shape(fake: torch.Tensor | None) -> Any:
     return None if fake is None else (tuple(fake.shape), fake.stride(), fake.dtype)
 
 
-def is_plain(value: Any) -> bool:
-    """Whether ``value`` is a strided FakeTensor all of whose sizes are numbers."""
+def is_plain(value: Any, fixed: bool = False) -> bool:
+    """Whether ``value`` is a strided FakeTensor all of whose sizes are numbers; with ``fixed`` symbols that the program
+    has fixed at a number count as such.
+    """
     if not is_fake(value):
         return False
     if value.layout != torch.strided or value.is_quantized:
         return False
-    return all(type(n) is int for n in (*value.shape, *value.stride()))
+    return not has_symbols(value) if fixed else all(type(n) is int for n in (*value.shape, *value.stride()))
 
 
 def _key(item: Any) -> Hashable:

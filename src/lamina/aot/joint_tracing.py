@@ -74,7 +74,9 @@ def trace_joint(
 ) -> JointGraph:
     """The joint graph (or the inference graph, without tangents) of ``gm``. Raises ``Unsuitable``."""
     captured = [example(n) for n in gm.graph.find_nodes(op="placeholder")]
-    if not all(is_plain(x) for x in captured) or not all(isinstance(x, torch.Tensor) for x in example_inputs):
+    if not all(is_plain(x, fixed=True) for x in captured) or not all(
+        isinstance(x, torch.Tensor) for x in example_inputs
+    ):
         raise Unsuitable("an input has a symbolic size or is not a plain tensor")
     if not plain_dispatch():
         raise Unsuitable("autocast, a function transform or a dispatch mode is active")
