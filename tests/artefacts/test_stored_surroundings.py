@@ -87,7 +87,7 @@ def _one_twice(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
 
 def _after_nothing(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """As caches of keys and values begin in transformers."""
-    return torch.cat([torch.tensor([]), x * y], -1), y.sin() + torch.tensor(2)
+    return torch.cat([torch.tensor([]), x * y], -1), y.sin() + 2
 
 
 @pytest.mark.parametrize("program", [_switched, _apart, _one_twice, _after_nothing])

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.aot.constant_tensors import filling
+from lamina.aot.constant_tensors import without_numbers
 from lamina.aot.trace import CallTrace, trace_call
 from lamina.base.aliasing import writes_first
 from lamina.base.fx.torch_private import flatten, unflatten
@@ -64,7 +64,7 @@ class Calls:
     def read(self, node: Node, args: Any, kwargs: Any) -> Call:
         """``node``'s call, with ``args`` and ``kwargs`` holding Values for its operands."""
         target = _target(node)
-        if target is torch.tensor and (made := filling(args, kwargs)) is not None:
+        if target is torch.tensor and (made := without_numbers(args, kwargs)) is not None:
             return Call(lambda tensors: made(), (), (), (target, _of_numbers(args), _of_numbers(kwargs)))
         leaves, spec = flatten((args, kwargs))
         operands: list[Value] = []
