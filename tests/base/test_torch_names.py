@@ -9,7 +9,6 @@ import torch
 
 from lamina.base.torch_names import torch_private
 
-
 OF_MODULES = ("REGISTRIES", "SUBMODULES")
 """What an ``nn.Module`` has in its dictionary; all others are paths."""
 
