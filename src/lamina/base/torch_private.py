@@ -34,7 +34,6 @@ __all__ = [
     "how_made_called",
     "is_boxed",
     "is_functional",
-    "is_users_operator",
     "is_view",
     "makes_parts",
     "memory_of",
@@ -100,15 +99,6 @@ def _only_computes(overload: OpOverload, with_tensors: bool = False) -> bool:
 def operator_of(call: Any) -> Any:
     """The operator that ``torch.library.custom_op`` made for a function; any other value as it is."""
     return getattr(call, "_opoverload", call)
-
-
-def is_users_operator(call: Any) -> bool:
-    """Whether ``call`` is an operator that neither torch nor Lamina defines, whatever it is called."""
-    found = packet_of(operator_of(call))
-    return type(found) is OpOverloadPacket and found._qualified_op_name.partition("::")[0] not in _BUILT_IN
-
-
-_BUILT_IN = ("aten", "prims", "prim", "lamina")
 
 
 def packet_of(call: Any) -> Any:

@@ -11,7 +11,6 @@ from lamina.base.aliasing import writes_first
 from lamina.base.captured import example, tensors
 from lamina.base.overloads import overloads_named
 from lamina.base.source import operation_name
-from lamina.base.torch_private import is_users_operator
 from lamina.ops.calls import ANY, FLOATS, FUNCTIONS, NUMBERS, TRUTHS, USUAL
 
 __all__ = ["draws", "holds"]
@@ -46,8 +45,6 @@ def holds(node: Node) -> bool:
     """Whether the call, which tracing has accepted, raises for no values of its operands."""
     if node.target is getattr:
         return True
-    if is_users_operator(node.target):  # whose name may be that of one of torch's
-        return False
     name = operation_name(node.target)
     if writes_first(node):  # it raises where the other does, or in tracing
         name = name.removesuffix("_")

@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional as F
 
 import lamina
-from lamina.capture.frame_reasons import REUSED
 from lamina.capture.own import segment, trials
 from lamina.capture.own.callable import interpreted_callable
 from lamina.record import Record
@@ -311,49 +310,3 @@ def test_lookups_are_tried_at_a_shape_that_is_as_good(at: Any) -> None:
 def test_a_tried_lookup_is_small() -> None:
     assert trials._needed((9, 7, 5, 3), torch.tensor([1])) == [9, 1, 1, 1]
     assert trials._needed((9, 7, 5, 3), (slice(None), torch.tensor([1]))) == [1, 7, 1, 1]
-
-
-def after_a_draw(x, bad):
-    noise = torch.rand(4, 4) * 0
-    try:
-        y = torch.linalg.cholesky(x + noise)
-    except RuntimeError:
-        y = x - 1
-    return y
-
-
-def within_a_manager_of_torchs(x, bad):
-    x.add_(0)
-    try:
-        with torch.no_grad():
-            y = torch.linalg.cholesky(x)
-    except RuntimeError:
-        y = x - 3
-    return y
-
-
-def suppressed(x, bad):
-    noise = torch.rand(4) * 0
-    with Suppressing(), torch.no_grad():
-        return x[bad] + noise
-    return x - 1
-
-
-@pytest.mark.parametrize("program", [after_a_draw, within_a_manager_of_torchs, suppressed])
-def test_what_a_later_call_raises_is_handled_where_its_graph_cannot_be_run_twice(program: Any) -> None:
-    compiled = lamina.compile(program, options={"capture": "own", "cache": False})
-    for wrong in (False, False, True, False, True):
-        x = torch.eye(4) * (-1 if wrong else 1)
-        place = torch.tensor([9 if wrong else 1])
-        assert torch.equal(compiled(x.clone(), place), program(x.clone(), place))
-
-
-def test_a_graph_that_draws_within_managers_of_torchs_needs_no_interpretation() -> None:
-    def program(x):
-        with torch.no_grad():
-            return torch.linalg.cholesky(x + torch.rand(4, 4) * 0)
-
-    compiled = lamina.compile(program, options={"capture": "own", "cache": False})
-    for _ in range(2):
-        assert torch.equal(compiled(torch.eye(4)), torch.eye(4))
-    assert REUSED.number in {d.reason.code for d in compiled.record.decisions("capture")}

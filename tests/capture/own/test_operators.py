@@ -29,16 +29,6 @@ def fill(x: Tensor) -> None:
     x.fill_(2.0)
 
 
-@torch.library.custom_op("lamina_own::relu", mutates_args=())
-def relu(x: Tensor) -> Tensor:
-    """One that is called as a function of torch's that raises nothing."""
-    _calls.append(len(x))
-    if x[0] < 0:
-        raise ValueError("a negative number")
-    return x + 1
-
-
-relu.register_fake(lambda x: torch.empty_like(x))
 scaled.register_fake(lambda x, by: torch.empty_like(x))
 scaled.register_autograd(
     lambda ctx, gradient: (torch.ops.lamina_own.scaled(gradient, ctx.by), None),
@@ -104,35 +94,6 @@ def test_an_operator_that_raises_raises_where_the_program_handles_it() -> None:
     compiled = _compiled(program)
     for by in (1.0, -1.0, 2.0, -2.0, 1.0):
         assert torch.equal(compiled(torch.ones(3), by), torch.ones(3) + (1 if by > 0 else -1))
-
-
-def test_errors_of_an_operator_are_handled_in_calls_that_are_done_again_whatever_it_is_called() -> None:
-    def program(x: Tensor) -> Tensor:
-        try:
-            y = relu(x)
-        except ValueError:
-            y = x - 1
-        return y * 2
-
-    compiled = _compiled(program)
-    for start in (1.0, 1.0, -1.0, 1.0, -2.0):
-        x = torch.full((3,), start)
-        assert torch.equal(compiled(x), 2 * (x + 1 if start > 0 else x - 1))
-
-
-def test_no_operator_of_the_program_is_tried() -> None:
-    def program(x: Tensor, i: Tensor) -> Tensor:
-        try:
-            y = x[relu(i)]
-        except IndexError:
-            y = x - 1
-        return y
-
-    compiled = _compiled(program)
-    for _ in range(3):
-        _calls.clear()
-        assert torch.equal(compiled(torch.arange(4.0), torch.tensor([0, 2])), torch.tensor([1.0, 3.0]))
-        assert _calls == [2]
 
 
 def test_operators_that_write_run_between_graphs() -> None:

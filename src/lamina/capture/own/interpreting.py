@@ -19,7 +19,6 @@ from lamina.capture.frame_reasons import INTEGERS_ARE_FIXED, INTEGERS_ARE_INPUTS
 from lamina.capture.log import CaptureLog
 from lamina.capture.own.capturing import CapturingWorld
 from lamina.capture.own.frame import Unhandled
-from lamina.capture.own.handling import goes_on
 from lamina.capture.own.machine import Machine
 from lamina.capture.own.recorder import Backend, Recorder, Regions
 from lamina.capture.own.reuse.answers import is_copied
@@ -98,7 +97,6 @@ class Interpreting:
         capturing.interpret = lambda function, *given, **named: machine.run(function, given, named)
         if trace is not None:
             machine.copies = partial(is_copied, trace)
-            recorder.goes_on = lambda: goes_on(machine.frames)
             args, kwargs = trace.begin(self.target, args, kwargs)
         raised: BaseException | None = None
         with recording(recorder):

@@ -111,8 +111,6 @@ class Recorder(TorchFunctionMode):
     counts the calls that came here.
     """
 
-    goes_on: Callable[[], bool] = staticmethod(lambda: False)
-    """Whether the program may handle what is raised now."""
     cause = ""
     """Why the last call could not be recorded, where more than its name tells (``reasons.OWN_CAUSES``)."""
 
@@ -284,9 +282,8 @@ class Recorder(TorchFunctionMode):
             segment.note_writes(written, records)
             segment.trials.written[node] = tuple(segment.nodes[id(_fake_of(target, segment))] for target in written)
         self.regions.calls += 1
-        if not (segment.watched and segment.handled) and not is_quiet(node):
-            segment.watched = segment.watched or self.handled()
-            segment.handled = segment.handled or self.goes_on()
+        if not segment.watched and not is_quiet(node):
+            segment.watched = self.handled()
         if in_place(func):
             return (None if name_of(func) == "__setitem__" else args[0],)
         return (self._results(found, node, {id(_fake_of(t, segment)): t for t in flat((args, kwargs))}),)
@@ -452,9 +449,6 @@ class Recorder(TorchFunctionMode):
 
     def _tell(self, segment: Segment, run: Callable[..., Any], alive: list[Pending], aliased: bool) -> None:
         """Tell the trace of a graph that has run."""
-        spoils = segment.draws or segment.writes or self.trace.learning.spoils is not None
-        if segment.handled and spoils:
-            self.trace.end("what the program handles may be raised by a graph that cannot be run twice")
         self.trace.learning.ran(
             Run(
                 run,

@@ -51,7 +51,7 @@ class Segment:
         self.pending: list[Pending] = []
         self.numbers: dict[Node, int] = {}
         self.state = (torch.is_grad_enabled(), autocast_states(), settings())
-        self.draws = self.writes = self.records = self.watched = self.handled = self.switches = False
+        self.draws = self.writes = self.records = self.watched = self.switches = False
         self.started = self.failed = False
         self.marks: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         self.trials = Trials()

@@ -12,7 +12,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from lamina.base.drawing import may_draw
-from lamina.base.torch_private import is_users_operator, storage_of
+from lamina.base.torch_private import storage_of
 from lamina.capture.own.torch_calls import name_of
 
 __all__ = ["Trials"]
@@ -149,8 +149,6 @@ class Trials:
 
 
 def _name(node: Node) -> str:
-    if is_users_operator(node.target):
-        return ""
     return node.target if isinstance(node.target, str) else name_of(node.target)
 
 
@@ -174,7 +172,6 @@ def _is_told(node: Node) -> bool:
     value, name = node.meta.get("example_value"), _name(node)
     if (
         not isinstance(value, torch.Tensor)
-        or not name
         or may_draw(name)
         or "empty" in name
         or value.dtype.is_floating_point
