@@ -61,7 +61,7 @@ def cdist_backward(
 
 
 def _check(low: Lowering, points: TensorValue, order: float) -> None:
-    if low.buffers[points.buffer].device != "cpu" or low.numerics != "fast":
+    if not low.buffers[points.buffer].on_cpu or low.numerics != "fast":
         raise Decline(_REASON)
     if order != 1 or points.dtype not in _FLOATS:
         raise Decline(_REASON)

@@ -146,8 +146,9 @@ def _compared(low: Lowering, node: Node, dim: int, index: TensorValue, source: T
     """``source`` added to zeros on a GPU, where each element looks which of few places name it: no zeros are written
     first, nothing is added in memory, and readers may compute it themselves.
 
-    ``None`` where there are more places (32 among 32, compared in 1.1e9 pairs: 2.1 ms, H200), and where what is added
-    to is not known to be zeros (of a negative zero it would matter whether anything was added).
+    ``None`` where there are more places (32 among 32, in 1.1e9 pairs: a program took 4.3 ms, with Inductor's additions
+    0.8, H200), and where what is added to is not known to be zeros (of a negative zero it would matter whether anything
+    was added).
     """
     out = low.result(node)
     begins = node.args[0]

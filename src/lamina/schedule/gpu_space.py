@@ -85,7 +85,7 @@ def candidates(
         others = [replace(shared, warps=n) for n in (shared.warps * 2, shared.warps // 2) if 1 <= n <= 32]
         found.update((schedule, cost(schedule)) for schedule in others)
         rest = [shared, *rest[:1], *others, *rest[1:]]
-    even = _without_gaps(own, nest, dtypes, target, lengths)
+    even = _without_gaps(own, nest, target, lengths, expected.instructions)
     if even is not None and even != own:
         found[even] = cost(even)
         rest = [even, *(s for s in rest if s != even)]
@@ -130,10 +130,10 @@ def _otherwise(
 
 
 def _without_gaps(
-    schedule: GpuSchedule, nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, lengths: Mapping[str, int]
+    schedule: GpuSchedule, nest: Nest, target: GpuTarget, lengths: Mapping[str, int], instructions: float
 ) -> GpuSchedule | None:
     """One block of all axes that programs share, where tiles of several compute an eighth more points than exist, or
-    much at each point; ``None`` elsewhere. Its accesses may be narrower, which the model knows too little of.
+    many ``instructions`` at each; ``None`` elsewhere. Its accesses may be narrower, which the model knows too little of.
 
     (H200, a bicubic image of 6 x 256 x 48 x 22 in bfloat16: 126 us in tiles, 30 without; a scan beside 25 x 25 columns,
     512 x 24 of them: 486 us in tiles of 8 x 16 columns, 178 of 128 in eight rows at a time, 135 in two.)
@@ -143,7 +143,7 @@ def _without_gaps(
         return None
     computed = prod(-(-length_of(b, lengths) // b.size) * b.size for b in shared)
     there = prod(length_of(b, lengths) for b in shared)
-    if 8 * computed < 9 * there and NestFacts(nest, dtypes, target).instructions < MUCH:
+    if 8 * computed < 9 * there and instructions < MUCH:
         return None
     points = min(DIVIDED_POINTS, prod(b.size for b in shared))
     axes = tuple(a.name for a in nest.axes if any(a.name in b.axes for b in shared))

@@ -36,7 +36,8 @@ def _range(eqn: Equation, known: Mapping[str, _Range], extents: Mapping[str, int
     if isinstance(eqn, Load):
         return _of_load(eqn, highest)
     if isinstance(eqn, Constant):
-        return (int(eqn.value), int(eqn.value)) if not DTYPES[eqn.dtype].is_float else None
+        about = DTYPES[eqn.dtype]
+        return (int(eqn.value),) * 2 if about.is_integer or about.kind == "bool" else None
     if isinstance(eqn, Index):
         return _of_index(eqn.expr, extents)
     if not isinstance(eqn, Compute) or DTYPES[eqn.dtype].is_float:
