@@ -133,7 +133,7 @@ def _without_gaps(
     schedule: GpuSchedule, nest: Nest, target: GpuTarget, lengths: Mapping[str, int], instructions: float
 ) -> GpuSchedule | None:
     """One block of all axes that programs share, where tiles of several compute an eighth more points than exist, or
-    many ``instructions`` at each; ``None`` elsewhere. Its accesses may be narrower, which the model knows too little of.
+    many ``instructions`` at each; ``None`` elsewhere. Its accesses may be narrower: the model knows little of that.
 
     (H200, a bicubic image of 6 x 256 x 48 x 22 in bfloat16: 126 us in tiles, 30 without; a scan beside 25 x 25 columns,
     512 x 24 of them: 486 us in tiles of 8 x 16 columns, 178 of 128 in eight rows at a time, 135 in two.)
