@@ -161,6 +161,12 @@ def _read_in_a_base_that_is_written_to(x: torch.Tensor, y: torch.Tensor) -> Tens
     return base[0], base.view(-1)[4:].exp() * sine.sum(), sine
 
 
+def _parts_of_a_view(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    rows = (x * y)[1:]
+    last = rows.unbind(0)[-1]
+    return rows, last, last.exp(), rows.chunk(2, 1)[0]
+
+
 WRITTEN_BEFORE_A_VIEW = [
     _copied_to_and_read_by_a_view,
     _set_and_read_by_a_view,
@@ -190,6 +196,7 @@ PROGRAMS: list[Callable[..., Tensors]] = [
     _root_of_views,
     _views_of_an_input,
     _value_without_gradient,
+    _parts_of_a_view,
 ]
 
 
@@ -386,6 +393,58 @@ def test_inputs_that_are_written_to_are_watched_as_well(dynamic: bool) -> None:
 
     wanted = outcome(write)
     torch.testing.assert_close(outcome(lamina.compile(write, dynamic=dynamic)), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_part_of_a_view_leads_to_that_view() -> None:
+    """Its gradient is the view's as well, though what both are views of is not returned."""
+    compiled = lamina.compile(_parts_of_a_view, backend="interp")
+    for watch in (_hooked, _retained, _asked):
+        torch.testing.assert_close(_outcome(compiled, watch), _outcome(_parts_of_a_view, watch))
+
+
+def _in_a_row(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    first = x * y
+    second = first.sin()
+    third = second.exp()
+    return first, second, third, third * y
+
+
+def _in_a_row_by_views(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    first = x * y
+    flat = first.view(-1)
+    last = flat.exp()
+    part = last.view(-1)[1:]
+    return first, flat, last, part, part.sin()
+
+
+@pytest.mark.parametrize("way", ["retained", "hooked", "asked", "differentiated"])
+@pytest.mark.parametrize("function", [_in_a_row, _in_a_row_by_views])
+def test_what_reads_a_watched_result_through_others_counts_there(function: Any, way: str) -> None:
+    """Whoever watches a result watches those that lead to it, also where nobody holds them any more."""
+
+    def outcome(function: Any, watched: int) -> list[torch.Tensor]:
+        leaves = [torch.linspace(0, 1, 12).view(3, 4).requires_grad_(), torch.full((3, 4), 0.5, requires_grad=True)]
+        results = list(function(*leaves))
+        one, found = results[watched], list[torch.Tensor]()
+        if way == "retained":
+            one.retain_grad()
+        elif way == "hooked":
+            one.register_hook(lambda gradient: (found.append(gradient.clone()), gradient * 2)[1])
+        total = _total([*results])
+        results.clear()
+        if way == "asked":
+            return list(torch.autograd.grad(total, [one, *leaves]))
+        if way == "differentiated":
+            (gradient,) = torch.autograd.grad(total.square(), [one], create_graph=True)
+            found.append(gradient)
+            total = gradient.square().sum()
+        total.backward()
+        kept = [one.grad] if way == "retained" else []
+        return [tensor for tensor in (*found, *kept, *(leaf.grad for leaf in leaves)) if tensor is not None]
+
+    compiled = lamina.compile(function, backend="interp")
+    for watched in range(3):
+        torch.testing.assert_close(outcome(compiled, watched), outcome(function, watched))
 
 
 def test_a_result_leads_to_nothing_that_it_is_detached_from() -> None:

@@ -11,6 +11,7 @@ autograd, for the gradients of the others and of inputs past them; the region's 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -64,7 +65,8 @@ def _parts(
         return []
     calls = _Calls(gm, results, written, notes)
     made = [calls.part(node, example_inputs) for node in gm.graph.nodes if results.is_first(node)]
-    return _in_order([part for part in made if part is not None])
+    parts = [part for part in made if part is not None]
+    return _in_order([replace(part, behind=calls.behind(part, parts)) for part in parts])
 
 
 def _in_order(parts: Sequence[Part]) -> list[Part]:
@@ -119,6 +121,8 @@ class _Calls:
         self.order = {node: i for i, node in enumerate(gm.graph.nodes)}
         self.inputs = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
         self.written, self.unread = written, unread(gm) & written if written else written
+        self.leading: dict[int, tuple[int, ...]] = {}
+        """For the first place of a result those of the others to which it leads autograd."""
         self.writes: dict[Any, list[Node]] = {}
         for node in gm.graph.nodes:
             for one in tensors_written(node):
@@ -127,8 +131,10 @@ class _Calls:
     def part(self, result: Node, example_inputs: Sequence[Any]) -> Part | None:
         """The calls between a result and others; None if it depends on none of them."""
         own = self.results.places_of(result)
-        if any(k < 0 and _memory(node) == _memory(result) for k, node in self.results.nodes.items()):
-            return None  # a view of an input, as which autograd knows it: writes change its history
+        viewed = [k for k, node in self.results.nodes.items() if k < 0 and _memory(node) == _memory(result)]
+        if viewed:  # of an input, as which autograd knows it: writes change its history
+            self.leading[own[0]] = tuple(viewed)
+            return None
         after = self._written_places()
         stops, needed = self._between(result, own, after)
         early = after - self._read_when_written(needed, after)
@@ -136,6 +142,17 @@ class _Calls:
             after -= early
             stops, needed = self._between(result, own, after)
         return self._made(result, stops, needed, after, example_inputs) if stops else None
+
+    def behind(self, part: Part, parts: Sequence[Part]) -> tuple[int, ...]:
+        """The results that ``part`` leads to through views, which have no node of a part that knows of them."""
+        nodes = {place for other in parts for place in other.places}
+        near = [k for k in self.leading[part.places[0]] if k not in nodes]
+        found, stack = {*part.places, *part.others}, near
+        while stack:
+            more = [k for k in self.leading.get(stack.pop(), ()) if k not in found]
+            found.update(more)
+            stack += (k for k in more if k not in nodes)
+        return tuple(sorted(found.difference(part.places, part.others)))
 
     def _between(self, result: Node, own: tuple[int, ...], after: set[Any]) -> tuple[dict[Node, int], set[Node]]:
         """The other results that a result is computed from, with their places, and what is between.
@@ -214,13 +231,16 @@ class _Calls:
         if reach is None:
             self.notes.decided("dependent results", False, reasons.LEADS_UNKNOWN(place=own[0]))
         leads = tuple(one is not None for one in reach or ())
-        if not any(leads[len(inputs) :]):
+        leading = tuple(k for k, one in zip(others, leads[len(inputs) :], strict=False) if one)
+        if not leading:
             return None
         views = below(self.gm, own[0])
+        # A view of a view that is a result is made of that one: see ``relations``.
+        if views is None and any(_memory(self.results.nodes[k]) != _memory(result) for k in others):
+            self.notes.decided("dependent results", False, reasons.LIES_IN_SHARED_MEMORY(place=own[0]))
+            return None
+        self.leading[own[0]] = leading
         if views is None:
-            # A view of a view that is a result is made of that one: see ``relations``.
-            if any(_memory(self.results.nodes[k]) != _memory(result) for k in others):
-                self.notes.decided("dependent results", False, reasons.LIES_IN_SHARED_MEMORY(place=own[0]))
             return None
         limit = (
             why_not_again(gm, ())
@@ -229,7 +249,7 @@ class _Calls:
         )
         copied = tuple(k for k, i in enumerate(places) if i in self.unread)
         states = tuple(autocast_states())
-        return Part(own, calls_of(gm), places, others, leads, limit, views, copied, states)
+        return Part(own, calls_of(gm), places, others, leads, limit, views, copied, states, ())
 
     def _led_around(self, stops: Mapping[Node, int], calls: Sequence[Node]) -> Reason | None:
         """Why a view that the calls read leads past another result, of which it was made: it was written to since."""

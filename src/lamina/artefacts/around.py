@@ -101,6 +101,7 @@ def _part(part: Part, files: Files) -> list[Any]:
     return [
         list(part.places), _calls(part.calls, files), list(part.inputs), list(part.others), list(part.leads),
         _reason(part.limit), _below(part.below), list(part.unread), autocast,
+        list(part.behind),
     ]  # fmt: skip
 
 
@@ -109,7 +110,7 @@ def _make_leading(compiled: Compiled, text: Parts, files: Files, record: Record)
 
 
 def _read_part(part: Sequence[Any], files: Files) -> Part:
-    places, calls, inputs, others, leads, limit, below, unread, autocast = part
+    places, calls, inputs, others, leads, limit, below, unread, autocast, behind = part
     return Part(
         tuple(places),
         _Calls(calls, files),
@@ -120,6 +121,7 @@ def _read_part(part: Sequence[Any], files: Files) -> Part:
         _read_below(below),
         tuple(unread),
         tuple({key: read_constant(value) for key, value in state} for state in autocast),
+        tuple(behind),
     )
 
 

@@ -17,6 +17,7 @@ from lamina.aot.engine.torch_private import (
     graph_is_kept,
     is_grad_enabled,
     never_captured,
+    running_backward,
     transforms_are_active,
 )
 from lamina.aot.notes import Notes
@@ -24,7 +25,7 @@ from lamina.aot.watched.torch_private import asked_of_engine, hooks_noticed
 from lamina.base.followed import followed
 from lamina.base.reasons import Reason
 from lamina.base.recipes import made_of
-from lamina.base.torch_private import storage_of, version_of
+from lamina.base.torch_private import base_of, storage_of, version_of
 from lamina.base.user_warnings import warn_user
 from lamina.errors import UnknownGradient
 
@@ -53,6 +54,7 @@ class Part:
     below: Below
     unread: tuple[int, ...]
     autocast: tuple[dict[str, Any], ...]
+    behind: tuple[int, ...]
 
     def gradients(self, given: Sequence[Any], gradient: torch.Tensor, written: Sequence[torch.Tensor]) -> list[Any]:
         """The gradients of all that the part is ``given``, None where none arrives, to be differentiated again or not.
@@ -60,19 +62,21 @@ class Part:
         Raises autograd's error if other values than those of inputs are needed and some were ``written`` to since.
         """
         create_graph = is_grad_enabled()
-        with contextlib.ExitStack() as modes:
-            for state in self.autocast:
-                modes.enter_context(torch.autocast(**state))
-            modes.enter_context(torch.enable_grad())
-            if written:
-                modes.enter_context(_saving_only(given[: len(self.inputs)], written))
+        with torch.enable_grad(), _saving_only(given[: len(self.inputs)], written):
             own = [t.view_as(t) if leads else t for t, leads in zip(given, self.leads, strict=True)]
-            for i in self.unread:
-                own[i] = own[i].clone()
-            (result,) = self.calls(*own)
+            result = self.value(own)
         wanted = [t for t, leads in zip(own, self.leads, strict=True) if leads]
         found = iter(torch.autograd.grad(result, wanted, gradient, create_graph=create_graph, allow_unused=True))
         return [next(found) if leads else None for leads in self.leads]
+
+    def value(self, given: Sequence[Any]) -> torch.Tensor:
+        """The result, of all that the part is ``given``."""
+        own = [x.clone() if i in self.unread else x for i, x in enumerate(given)]
+        with contextlib.ExitStack() as modes:
+            for state in self.autocast:
+                modes.enter_context(torch.autocast(**state))
+            (result,) = self.calls(*own)
+        return result  # type: ignore[no-any-return]
 
 
 def leading(compiled: Callable[..., Any], parts: Sequence[Part], notes: Notes) -> Callable[..., Any]:
@@ -88,10 +92,12 @@ def leading(compiled: Callable[..., Any], parts: Sequence[Part], notes: Notes) -
             part = watch.part
             result = made[part.places[0]]
             if result.grad_fn is not None:
-                others = [made[k] if k >= 0 else inputs[-1 - k] for k in part.others]
+                others, behind = (
+                    [made[k] if k >= 0 else inputs[-1 - k] for k in p] for p in (part.others, part.behind)
+                )
                 given = [*(inputs[i] for i in part.inputs), *others]
                 apart = [x if leads else _apart(x) for x, leads in zip(given, part.leads, strict=True)]
-                made_leading = _direct(watch, (result, *others), result, *apart)
+                made_leading = _direct(watch, (result, *others, *behind), result, *apart)
                 for place in part.places:
                     made[place] = made_leading
                 made_again(made, part.below)
@@ -158,12 +164,16 @@ class _Dependent(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, watch: _Watch, hidden: tuple[torch.Tensor, ...], result: torch.Tensor, *given: Any) -> Any:
         ctx.set_materialize_grads(False)
-        count, others = len(watch.part.inputs), hidden[1:]
-        ctx.watch, ctx.count, ctx.held = watch, len(given), None
+        count, place = len(watch.part.inputs), 1 + len(watch.part.others)
+        others, behind = hidden[1:place], [t for t in hidden[place:] if t.requires_grad]
+        ctx.watch, ctx.count, ctx.held, ctx.unwatched = watch, len(given), None, None
+        ctx.views = [t for t in others if base_of(t) is not None] if behind else None  # made without a node of a part
         ctx.others = [followed(t) for t in others]
         ctx.versions = [version_of(t) for t in others]
         leads = watch.part.leads[count:]
-        ctx.hooks = [hooks_noticed(t, ctx, _hold) for t, leading in zip(others, leads, strict=True) if leading]
+        leading = [t for t, leading in zip(others, leads, strict=True) if leading]
+        ctx.behind = [(followed(t), (t.grad_fn, t.output_nr)) for t in behind]
+        ctx.hooks = [hooks_noticed(t, ctx, _hold) for t in (*leading, *behind)]
         if watch.part.limit is None:
             places = [i for i in range(count) if isinstance(given[i], torch.Tensor)]
             ctx.places, ctx.numbers = places, [None if isinstance(x, torch.Tensor) else x for x in given[:count]]
@@ -179,16 +189,46 @@ class _Dependent(torch.autograd.Function):
         kinds = _watched(ctx)
         if not kinds:
             return None, None, gradient, *nothing
-        others = [reference() for reference in ctx.others]
+        others, changed = _others(ctx)
         if not watch.again(kinds, None if all(t is not None for t in others) else reasons.INPUT_CHANGED()):
             return None, None, gradient, *nothing
-        given = list(ctx.numbers)
-        for place, tensor in zip(ctx.places, watch.inputs(ctx), strict=True):
-            given[place] = tensor
-        changed = [t for t, version in zip(others, ctx.versions, strict=True) if version_of(t) != version]
+        given = _inputs(ctx)
         if not graph_is_kept():
-            ctx.held = None
+            ctx.held = ctx.views = None
         return None, None, None, *watch.part.gradients([*given, *others], gradient, changed)
+
+
+def _inputs(ctx: Any) -> list[Any]:
+    """The region's inputs that a part takes."""
+    given = list(ctx.numbers)
+    for place, tensor in zip(ctx.places, ctx.watch.inputs(ctx), strict=True):
+        given[place] = tensor
+    return given
+
+
+def _others(ctx: Any) -> tuple[list[Any], list[torch.Tensor]]:
+    """The results that a part takes, None for those that are gone for good; and which of them were written to."""
+    edges = ctx.next_functions[-len(ctx.others) :]
+    found: list[Any] = []
+    changed = []
+    for reference, version, (node, _) in zip(ctx.others, ctx.versions, edges, strict=True):
+        one = reference()
+        if one is not None and version_of(one) != version:
+            changed.append(one)
+        found.append(_computed_again(node) if one is None else one)
+    return found, changed
+
+
+def _computed_again(node: Any) -> torch.Tensor | None:
+    """A result that nobody holds, of what its own node leads to; None where that is not known."""
+    watch = _watch_of(node)
+    if watch is None or watch.part.limit is not None:
+        return None
+    others, changed = _others(node)
+    if changed or any(one is None for one in others):
+        return None
+    result = watch.part.value([*_inputs(node), *others])
+    return result if result.requires_grad else result.requires_grad_()  # gradients are off where none is kept
 
 
 never_captured(_Dependent.backward)
@@ -196,10 +236,30 @@ _direct: Callable[..., Any] = direct_apply(_Dependent)
 
 
 def _watched(ctx: Any) -> frozenset[str]:
-    """In which ways one of the results that a node leads to is watched in the backward that runs."""
+    """In which ways one of the results that a node leads to, directly or not, is watched in the backward that runs."""
+    task = running_backward()
+    kinds: set[str] = set()
+    nodes, stack = {id(ctx): ctx}, [ctx]
+    while stack:
+        node = stack.pop()
+        if node.unwatched == task:
+            continue
+        edges = [*node.next_functions[-len(node.others) :], *(edge for _, edge in node.behind)]
+        kinds |= _watched_here(node, edges)
+        more = {id(one): one for one, _ in edges if id(one) not in nodes and _watch_of(one) is not None}
+        nodes.update(more)
+        stack += more.values()
+    if not kinds:
+        for node in nodes.values():
+            node.unwatched = task
+    return frozenset(kinds)
+
+
+def _watched_here(ctx: Any, edges: Sequence[Any]) -> set[str]:
+    """The same of the results that a node knows of itself."""
     kinds = {"hook" for hooks in ctx.hooks if hooks}
-    edges = ctx.next_functions[-len(ctx.others) :]
-    for reference, (node, number) in zip(ctx.others, edges, strict=True):
+    references = [*ctx.others, *(one for one, _ in ctx.behind)]
+    for reference, (node, number) in zip(references, edges, strict=True):
         other = reference()
         # What somebody wrote to since has another node, which keeps the gradient instead.
         if other is not None and other.retains_grad and other.grad_fn is node and other.output_nr == number:
@@ -207,16 +267,24 @@ def _watched(ctx: Any) -> frozenset[str]:
     asked = asked_of_engine()
     if asked is None or not asked.isdisjoint(edges):
         kinds.add("asked")
-    return frozenset(kinds)
+    return kinds
+
+
+def _watch_of(node: Any) -> _Watch | None:
+    """What a node knows of a part; None if it is no part's."""
+    watch = getattr(node, "watch", None)
+    return watch if isinstance(watch, _Watch) else None
 
 
 def _hold(ctx: Any) -> None:
     """Hold what a node's result depends on: somebody has a hook on it, and may let go of it."""
-    ctx.held = [reference() for reference in ctx.others]
+    ctx.held = [reference() for reference in (*ctx.others, *(one for one, _ in ctx.behind))]
 
 
 def _saving_only(tensors: Sequence[Any], written: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[Any]:
-    """Inside, autograd's error is raised where it saves anything but these tensors: some others were ``written`` to."""
+    """Inside, autograd's error is raised where it saves anything but these tensors, if others were ``written`` to."""
+    if not written:
+        return contextlib.nullcontext()
     places = {storage_of(t) for t in tensors if isinstance(t, torch.Tensor)}
 
     def saved(tensor: torch.Tensor) -> torch.Tensor:

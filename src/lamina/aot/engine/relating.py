@@ -198,13 +198,20 @@ def _made_anew(view: Tensor) -> None:
 def _note_parts(results: list[Any], family: Family) -> None:
     """Make views of what is not returned views of themselves, where they were returned as tensors of their own.
 
-    Autograd refuses writes to parts, and a write to a view leaves hooks of before it behind.
+    Autograd refuses writes to parts, and a write to a view leaves hooks of before it behind. What is a view of another
+    result is made of that one.
     """
     alone = len(family.views) == 1
-    for i, how in zip(family.views, family.made, strict=True):
-        if results[i].requires_grad and (alone or makes_parts(how)):
+    for i, how, parent in zip(family.views, family.made, family.parents, strict=True):
+        if not results[i].requires_grad:
+            continue
+        if parent is not None and results[parent].requires_grad:
+            results[i] = _placed(results[parent], results[i])
+        elif alone or makes_parts(how):
             results[i] = results[i].view_as(results[i])
-            note_how_made(results[i], how)
+        else:
+            continue
+        note_how_made(results[i], how)
 
 
 def _placed(root: Tensor, like: Tensor) -> Tensor:

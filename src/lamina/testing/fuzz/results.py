@@ -67,7 +67,7 @@ def program(compile):
                 "Out(Out(a, b), c)",
                 "(c, (b, (a,)))",
             ),
-            "way": ("hooks", "retained", "asked", "none"),
+            "way": ("hooks", "retained", "asked", "none", "hooks 0", "retained 0", "asked 0", "retained 1", "hooks 1"),
             "later": ("pass", "pass", "yield attempt(loss, out)", "yield attempt(w.detach().mul_, 2)"),
             "made": ("", "", " * 1"),
             "how": ("", "", ", dynamic=True", ', options={"numerics": "eager"}'),

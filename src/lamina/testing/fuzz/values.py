@@ -150,15 +150,17 @@ def backward(values: Any, **kwargs: Any) -> Exception | None:
 def watched(values: Any, way: str) -> Callable[[], list[Any]]:
     """Watch the gradients of all tensors in ``values`` that have a history; what is called afterwards gives them.
 
-    ``way`` is "hooks", which double the gradients, "retained", or "asked" for by ``torch.autograd.grad``. An error is
-    given in the place of the gradients.
+    ``way`` is "hooks", which double the gradients, "retained", or "asked" for by ``torch.autograd.grad``. A number
+    behind it watches the one in that place alone, as "hooks 1" does. An error is given in the place of the gradients.
     """
+    way, _, place = way.partition(" ")
     results = [tensor for tensor in tensors(values) if tensor.requires_grad and not tensor.is_leaf]
+    results = results[int(place) :][:1] if place else results
     seen: list[Any] = [None] * len(results)
 
-    def doubling(place: int) -> Callable[[Tensor], Tensor]:
+    def doubling(number: int) -> Callable[[Tensor], Tensor]:
         def hook(gradient: Tensor) -> Tensor:
-            seen[place] = gradient.clone()
+            seen[number] = gradient.clone()
             return gradient * 2
 
         return hook
@@ -170,8 +172,8 @@ def watched(values: Any, way: str) -> Callable[[], list[Any]]:
                 tensor.grad = None
 
     if way == "hooks":
-        for place, tensor in enumerate(results):
-            attempt(tensor.register_hook, doubling(place))
+        for number, tensor in enumerate(results):
+            attempt(tensor.register_hook, doubling(number))
         _backwards.seeing.append(forget)
     elif way == "retained":
         for tensor in results:
