@@ -202,6 +202,23 @@ def test_a_captured_graph_that_raises_leaves_the_modes_it_has_entered(mode, comp
     assert isinstance(kept[1], IndexError)
 
 
+def test_a_graph_that_is_not_differentiated_leaves_no_autocast(compiler):
+    """AOTAutograd runs the graph's calls, and raises at a write to windows, within the autocast that they entered."""
+
+    def program(x):
+        with torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", torch.float16):
+            x.unfold(0, 2, 1).add_(1)
+        return x @ x
+
+    compiled = compiler(program)
+    for _ in range(2):
+        x, y = torch.ones(3, 3), torch.ones(3, 3)
+        torch.testing.assert_close(compiled(x), program(y))
+        assert autocast_depth() == 0
+        assert not torch.is_autocast_enabled("cpu")
+        assert torch.get_autocast_dtype("cpu") == torch.bfloat16
+
+
 def test_inference_mode_around_a_whole_graph_is_compiled():
     @torch.inference_mode()
     def program(x):

@@ -41,6 +41,7 @@ from lamina.aot.state import undone, without_history
 from lamina.aot.taken_apart import TakenApart
 from lamina.aot.torch_private import asks_for_another_capture, is_leaf
 from lamina.base.devices import GPUS
+from lamina.base.modes import autocast_kept
 from lamina.base.reasons import Reason
 from lamina.base.recipes import made_of
 from lamina.base.recovery import brief, raised_within
@@ -112,10 +113,11 @@ def through_autograd(captured: Captured, decompositions: Decompositions, graphs:
     """
     gm, example_inputs, notes = captured.graph, captured.example_inputs, graphs.notes
     graphs.written = inputs_written(gm)
-    autograd, apart = _Autograd(captured, graphs), TakenApart(decompositions)
+    autograd, apart, set_back = _Autograd(captured, graphs), TakenApart(decompositions), autocast_kept()
     try:
         compiled = autograd.compiled(apart.counting)
     except Exception as error:
+        set_back()
         why = None if graphs.begun else _stated_limit(error)
         if why is None:
             raise

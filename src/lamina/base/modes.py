@@ -13,12 +13,19 @@ SWITCHED_BY_HAND = "lamina_switched_by_hand"
 
 
 def autocast_kept() -> Callable[[], None]:
-    """What sets autocast, as this thread has it, back to what it is now."""
+    """What sets autocast, as this thread has it, back to what it is now.
+
+    So are the levels that what raised in between has entered: on leaving the outermost, casts that are kept are freed.
+    """
     devices = [d for d in ("cpu", "cuda") if torch.amp.is_autocast_available(d)]
     before = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]
-    cached = torch.is_autocast_cache_enabled()
+    cached, depth = torch.is_autocast_cache_enabled(), _autocast_depth()
 
     def set_back() -> None:
+        for left in range(_autocast_depth() - 1, depth - 1, -1):
+            torch.autocast_decrement_nesting()
+            if not left:
+                torch.clear_autocast_cache()
         for device, enabled, dtype in before:
             if torch.is_autocast_enabled(device) != enabled:
                 torch.set_autocast_enabled(device, enabled)
@@ -28,3 +35,9 @@ def autocast_kept() -> Callable[[], None]:
             torch.set_autocast_cache_enabled(cached)
 
     return set_back
+
+
+def _autocast_depth() -> int:
+    """How many levels of autocast this thread has entered."""
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())
