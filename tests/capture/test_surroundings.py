@@ -83,6 +83,24 @@ def attribute_of_a_class():
     return lambda x: x * Kind.k, lambda: setattr(Kind, "k", 5)
 
 
+def attribute_of_the_class_of_an_object():
+    class Kind:
+        k = 2
+
+    kind = Kind()
+    return lambda x: x * kind.__class__.k, lambda: setattr(Kind, "k", 5)
+
+
+def attribute_of_the_class_of_a_module():
+    class Net(torch.nn.Module):
+        k = 2
+
+        def forward(self, x):
+            return x * self.__class__.k
+
+    return Net(), lambda: setattr(Net, "k", 5)
+
+
 def attribute_of_a_class_of_tensors():
     class Kind(torch.Tensor):
         scale = 2.0
@@ -180,6 +198,8 @@ CHANGES = (
     attribute_that_hides_that_of_a_second_base,
     property_that_hides_an_attribute_of_a_base,
     attribute_of_a_class,
+    attribute_of_the_class_of_an_object,
+    attribute_of_the_class_of_a_module,
     attribute_of_a_class_of_tensors,
     *OLD_GUARDS,
     attribute_of_a_module_class,

@@ -170,6 +170,7 @@ def _surroundings(
     read = [v for v in values if isinstance(v, type)]
     read += [kind for v in variables if isinstance(kind := vars(v).get("class_type"), type)]
     held = [kind for v in variables if isinstance(kind := vars(v).get("user_cls"), type)]
+    read += own if "__class__" in names else []  # of ``x.__class__`` Dynamo makes no variable that is told here
     asked = [kind for kind in dict.fromkeys(read) if kind.__module__.split(".")[0] not in _KNOWN]
     checks = {
         "methods of " + ", ".join(sorted({kind.__qualname__ for kind, *_ in methods})): (
