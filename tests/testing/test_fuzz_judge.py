@@ -16,7 +16,7 @@ from lamina.testing.fuzz import backward, check, sample, watched
 from lamina.testing.fuzz.check import Verdict, check_capture
 from lamina.testing.fuzz.differ import Difference
 from lamina.testing.fuzz.observe import observe
-from lamina.testing.fuzz.perturbed import PLACES, Elsewhere, RandomRounding
+from lamina.testing.fuzz.perturbed import PLACES, Elsewhere, FirstOfEqual, RandomRounding
 from lamina.testing.fuzz.target import compile_function
 from lamina.testing.fuzz.torch_private import PerturbedMode
 
@@ -379,6 +379,37 @@ def test_the_sign_of_a_zero_that_rounding_leaves_is_left_open() -> None:
 def negative(function: Callable[..., Any]) -> Callable[..., Any]:
     """A compile function whose programs' zeros are -0.0."""
     return changed(lambda result: torch.where(result == 0, -result.abs(), result))(function)
+
+
+EQUAL = """
+def f(x):
+    return x.topk(1, 0)[0]
+def program(compile):
+    x = sample(4, 3, grad=True)
+    with torch.no_grad():
+        x[:, 0] = 1
+    out = compile(f)(x)
+    yield out, backward(out), x.grad
+"""
+
+
+def test_which_of_equal_elements_a_selection_takes_is_left_open() -> None:
+    """Eager's gradient of four equal elements is the third one's; the first one's is as good, another value is not."""
+    x = torch.ones(4, 3, dtype=torch.float64)
+    assert x.topk(1, 0)[1].tolist() == [[2, 2, 2]]
+    with FirstOfEqual():
+        found = x.topk(2, 0)[1], x.kthvalue(2, 0, keepdim=True)[1], x[0].topk(2, largest=False)[1]
+    assert [places.flatten().tolist() for places in found] == [[0, 0, 0, 1, 1, 1], [1, 1, 1], [0, 1]]
+    verdict = check(HEAD + EQUAL, "lamina")
+    assert verdict.ok
+    assert not verdict.decided
+    verdict = check(HEAD + EQUAL, f"{__name__}:second_of_equal")
+    assert [d.where for d in verdict.differences] == ["0[2]"]
+
+
+def second_of_equal(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A compile function whose programs give the gradient of four equal elements to the second one."""
+    return lambda x: function(x.flip(0))
 
 
 ONE_BACKWARD_FAILS = """

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from lamina.errors import UnknownGradient
 from lamina.testing.compare import DRAWS, HOPELESS
 from lamina.testing.fuzz.differ import KINDS, Difference, differences, undecided, unstable
 from lamina.testing.fuzz.observe import Raised, Seen, Trace, observe
-from lamina.testing.fuzz.perturbed import PLACES, Copied, Elsewhere, RandomRounding, SumsApart
+from lamina.testing.fuzz.perturbed import PLACES, Copied, Elsewhere, FirstOfEqual, RandomRounding, SumsApart
 from lamina.testing.fuzz.target import LAMINA, captured_by_torch, compile_function, is_lamina
 from lamina.testing.fuzz.values import WRITTEN_OVER, Backwards
 from lamina.testing.sample import Sample
@@ -64,8 +65,23 @@ def check(source: str, target: str, progress: Callable[[], None] = lambda: None)
 
     What only rounding can explain is judged over several draws of the inputs, as ``compare_draws`` does: the mean error
     is at most twice eager's. Everything else counts at once. Forgets all that torch.compile holds. ``progress`` is
-    called before each draw but the first.
+    called before each draw but the first. A gradient of one of several equal elements is not decided where torch leaves
+    open which one a selection takes.
     """
+    verdict = _judged(source, target, progress)
+    return replace(verdict, differences=(), decided=False) if _selects_otherwise(source, verdict, target) else verdict
+
+
+def _selects_otherwise(source: str, verdict: Verdict, target: str) -> bool:
+    """Whether all that differs in the values is eager's where its selections take equal elements as they stand."""
+    names = {d.where for d in verdict.differences}
+    if verdict.ok or any(d.kind != "value" for d in verdict.differences) or "numerics" in source:
+        return False
+    usual, stable = ({d.where for d in _one(source, target, 0, within)[0]} for within in (None, FirstOfEqual()))
+    return names <= usual and names.isdisjoint(stable)
+
+
+def _judged(source: str, target: str, progress: Callable[[], None]) -> Verdict:
     found, eager, ours, exact = _one(source, target, 0)
     found = _before_refusal(found, ours)
     raised = any(isinstance(v, Raised) for v in eager.leaves.values())
@@ -120,17 +136,20 @@ def check_capture(source: str, target: str, progress: Callable[[], None] = lambd
     return captured_by_torch(target) and not check(source, "eager", progress).ok
 
 
-def _one(source: str, target: str, draw: int) -> tuple[list[Difference], Trace, Trace, Trace | None]:
-    eager = observe(source, compile_function("none"), draw=draw)
+def _one(
+    source: str, target: str, draw: int, within: AbstractContextManager[Any] | None = None
+) -> tuple[list[Difference], Trace, Trace, Trace | None]:
+    """What differs in one draw, and the three runs; eager's are ``within`` a context, if one is given."""
+    eager = observe(source, compile_function("none"), draw=draw, within=within)
     torch.compiler.reset()
     ours = observe(source, compile_function(target), draw=draw)
-    exact = _exact(source, eager, draw)
+    exact = _exact(source, eager, draw, within=within)
     same_numbers = target == "none" or ((is_lamina(target) or target == "eager") and "numerics" in source)
     found = _found(eager, ours, exact, same_numbers)
     if _keeps_more(eager, ours):
         both = Backwards(refused=eager.failed & ours.failed)
-        kept = observe(source, compile_function("none"), draw=draw, kept=True, backwards=both)
-        wide = _exact(source, kept, draw, kept=True)
+        kept = observe(source, compile_function("none"), draw=draw, kept=True, within=within, backwards=both)
+        wide = _exact(source, kept, draw, kept=True, within=within)
         other = _found(kept, ours, wide, same_numbers)
         if all(d.kind == "rounding" for d in other):
             return other, kept, ours, wide
@@ -154,7 +173,9 @@ def _keeps_more(eager: Trace, ours: Trace) -> bool:
     return any(path in ours.leaves and not isinstance(ours.leaves[path], Raised) for path in lost)
 
 
-def _exact(source: str, eager: Trace, draw: int, kept: bool = False) -> Trace | None:
+def _exact(
+    source: str, eager: Trace, draw: int, kept: bool = False, within: AbstractContextManager[Any] | None = None
+) -> Trace | None:
     """The run in double precision, None if it does not show the same things: a program may ask for dtypes.
 
     A cast that eager makes, and saves, is none in double precision: what is saved is then the tensor that the program
@@ -165,7 +186,9 @@ def _exact(source: str, eager: Trace, draw: int, kept: bool = False) -> Trace | 
     for copies in ways:
         how = Backwards(refused=eager.failed if copies else frozenset())
         try:
-            exact = observe(source, compile_function("none"), draw=draw, wide=True, kept=copies, backwards=how)
+            exact = observe(
+                source, compile_function("none"), draw=draw, wide=True, kept=copies, within=within, backwards=how
+            )
         except Exception:
             return None
         if _alike(eager.leaves, exact.leaves):

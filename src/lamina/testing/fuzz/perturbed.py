@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from lamina.base.reference import WIDE, mapped
 from lamina.testing.fuzz.torch_private import NORMS_APART, SUMS_APART, PerturbedMode
 
-__all__ = ["PLACES", "Copied", "Elsewhere", "RandomRounding", "SumsApart"]
+__all__ = ["PLACES", "Copied", "Elsewhere", "FirstOfEqual", "RandomRounding", "SumsApart"]
 
 _LANES = 64
 """More elements than the widest vector holds of the narrowest type."""
@@ -83,6 +83,7 @@ _EXTREMA = (
     _aten.max.dim,
     _aten.min.dim,
 )
+_SELECTIONS = (_aten.topk.default, _aten.kthvalue.default)
 
 
 class Elsewhere(PerturbedMode):
@@ -131,6 +132,26 @@ class SumsApart(PerturbedMode):
             return func(*args, **given)
         with self:
             return SUMS_APART[func](*args, **given)
+
+
+class FirstOfEqual(PerturbedMode):
+    """Inside, selections take equal elements in the order in which they stand.
+
+    Which of them ``topk`` and ``kthvalue`` take, and so which one gets the gradient, torch leaves open.
+    """
+
+    def perturbed(self, func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """The results of one operation."""
+        results = func(*args, **given)
+        if func not in _SELECTIONS or not args[0].dim():
+            return results
+        rest = dict(zip(("k", "dim", "largest", "sorted"), args[1:], strict=False)) | given
+        k, dim, is_top = rest["k"], rest.get("dim", -1), func is _aten.topk.default
+        descending = is_top and rest.get("largest", True)
+        order = args[0].detach().sort(dim=dim, descending=descending, stable=True)[1]
+        places = results[1]
+        places.copy_((order.narrow(dim, 0, k) if is_top else order.narrow(dim, k - 1, 1)).reshape(places.shape))
+        return results
 
 
 class Copied(TorchFunctionMode):
