@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,17 @@ def plans_of(record: lamina.Record) -> list[Plan]:
 def reported(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
     """The report of some training steps of the model, which its record waits for, and the kernels loaded for them.
 
-    Another compilation might choose other schedules: a search that time ended goes on.
+    Of one name there are as many kernels as schedules were timed. Another compilation might choose other schedules: a
+    search that time ended goes on.
     """
     torch.compiler.reset()
     waiting, recording._waiting = recording._waiting, recording._Waiting()
-    loaded: dict[str, Any] = {}
+    loaded: dict[str, list[Any]] = defaultdict(list)
     load = cuda_driver.Driver._load
 
     def noted(self: Any, cubin: Any, device: int) -> Any:
-        loaded[cubin.function] = kernel = load(self, cubin, device)
+        kernel = load(self, cubin, device)
+        loaded[cubin.function].append(kernel)
         return kernel
 
     try:
@@ -122,8 +125,7 @@ def test_registers_and_spills_are_the_driver_s(reported: tuple[dict[str, Any], d
     both = told.keys() & loaded.keys()
     assert both
     for name in both:
-        assert told[name]["registers"] == loaded[name].registers, name
-        assert told[name]["local"] == loaded[name].spilled, name
+        assert (told[name]["registers"], told[name]["local"]) in {(k.registers, k.spilled) for k in loaded[name]}, name
 
 
 def test_kernels_have_ptx_and_machine_code_that_are_linked(report: dict[str, Any]) -> None:
