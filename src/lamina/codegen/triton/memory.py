@@ -77,6 +77,15 @@ class Memory:
         alone += [k for k in (facts.shared_loop,) if k is not None and k not in span]
         return [f"({facts.lines[k]}_pid == 0)" for k in alone]
 
+    def _once(self, eqn: Store, span: Span) -> list[str]:
+        """Conditions that pick one of the points of a block which would all do the same.
+
+        H200, a condition of each row stored by each of its 1702 points, beside 83 M results: 538 us of 813.
+        """
+        facts = self.facts
+        varies = facts.axes_of(eqn).union(*(facts.axes_of(check) for check in facts.guards(eqn)))
+        return [f"({a} == 0)" for k in sorted(span) for a in facts.blocks[k].axes if a not in varies]
+
     # ---- accesses ---------------------------------------------------------------------------------------------------
 
     def load(self, eqn: Load) -> str:
@@ -111,7 +120,8 @@ class Memory:
             self.cluster.store(text, eqn, value)
         else:
             pointer = self._pointer(eqn.buffer, eqn.index[0], span)
-            text.add(f"tl.store({pointer}, {value}{_masked(self._mask(eqn, span) + self._first(span))})")
+            masks = [*self._mask(eqn, span), *self._first(span), *self._once(eqn, span)]
+            text.add(f"tl.store({pointer}, {value}{_masked(masks)})")
 
     def _add(self, text: Text, eqn: Store, span: Span, value: str) -> None:
         """Add to memory that other points add to as well: those of the program's own tile are added up before."""
