@@ -154,12 +154,20 @@ class CostModel:
         for name, size, total in self.contiguous:
             block = blocks[name]
             whole = size
-            for axis in block.axes:
+            for axis in block.axes[: block.axes.index(name) + 1]:
                 whole *= self.extents[axis]
+            run = self.points_in_row(name, block) * size
             # A row that is shorter than a run is followed by the next one.
-            if total >= least and block.size * size < whole:
-                share = min(share, _RUN.get(1 << (block.size * size - 1).bit_length(), 1.0))
+            if total >= least and run < whole:
+                share = min(share, _RUN.get(1 << (run - 1).bit_length(), 1.0))
         return share
+
+    def points_in_row(self, axis: str, block: Block) -> int:
+        """Points of a tile of the block, at most, that follow each other along the axis: others of its axes are faster
+        than one that is not its last.
+        """
+        inner = math.prod(self.extents[a] for a in block.axes[block.axes.index(axis) + 1 :])
+        return max(block.size // inner, 1)
 
     def traffic(self, schedule: GpuSchedule, slots: int) -> float:
         """Bytes moved over the fewest possible: loops read once for each phase, from the cache where rows are short."""

@@ -80,7 +80,9 @@ class CutChoice:
             run = self.accesses.continued(fast, kept)
             if not crossed and (dealt := self.axis.dealt(run, over, reduces)) is not None:
                 return dealt
-            units = self.facts.size([a for a in kept if a not in run]) * -(-self.facts.size(run) // ACROSS)
+            # Tiles of a short run go on along the other one's axis.
+            beside = [*run, other] if other not in (None, *run) and 2 * self.facts.size(run) < ACROSS else run
+            units = self.facts.size([a for a in kept if a not in beside]) * -(-self.facts.size(beside) // ACROSS)
             least = COLUMN_POINTS
             # Many small programs a processor hide the latency of walking down columns; crossed, nothing is read ahead.
             enough = wanted = (_WAVES if crossed else _COLUMN_WAVES) * processors

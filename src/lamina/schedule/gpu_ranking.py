@@ -8,12 +8,14 @@ were timed one by one, and this order, which says nothing of what registers keep
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import log2, prod
 
 from lamina.ir.plan import GpuSchedule
 from lamina.schedule.gpu_cost import CostModel
-from lamina.schedule.gpu_facts import ENOUGH_WARPS
+from lamina.schedule.gpu_facts import ENOUGH_WARPS, NestFacts
 from lamina.schedule.gpu_refine import ExpectedTime
+from lamina.schedule.tile_work import TileWork
 
 __all__ = ["RankingTime"]
 
@@ -33,6 +35,13 @@ class RankingTime(ExpectedTime):
     """Microseconds that schedules of one nest are expected to take, for their order alone."""
 
     model = _Cost
+
+    def __init__(self, facts: NestFacts, extents: Mapping[str, int]) -> None:
+        super().__init__(facts, extents)
+        self._work = TileWork(facts, extents)
+
+    def instructions_in(self, schedule: GpuSchedule) -> float:
+        return self._work(schedule)
 
     def __call__(self, schedule: GpuSchedule) -> float:
         """What memory and arithmetic take, one after the other. Each doubling of a thread's points beyond four adds

@@ -241,7 +241,8 @@ class Reductions(NestFacts):
         tall_run = max(8, held // power(deep)) * self.bytes()
         if again and narrow and not crossed:
             tallest = 1024  # H100, log-softmax over 597 of 64 columns: 156 us in tiles of 64, 117 held
-        loops = self.busy() and not again  # so many operands leave no registers for a tall tile of each
+        # So many operands, or sums, leave no registers for a tall tile of each.
+        loops = not again and (self.busy() or len(self.reduces) >= MANY_SUMS)
         other_way = again or crossed or loops or deep <= _FEW or len(self.reduces) >= MANY_SUMS
         if not other_way and read_in_pieces(self):
             return columns_in_pieces(self, outer, inner, run)

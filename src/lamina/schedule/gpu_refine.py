@@ -66,19 +66,23 @@ class ExpectedTime:
 
     def arithmetic_us(self, cost: Cost, schedule: GpuSchedule, enough: int) -> float:
         """Microseconds of the instructions at all points of tiles; so many warps hide what each of them waits for."""
-        processors, computed = self.target.processors, 1
-        for block in schedule.blocks:
-            computed *= -(-length_of(block, self.extents) // block.size) * block.size
+        processors = self.target.processors
         warps = min(cost.resident, -(-cost.programs // processors)) * schedule.warps
         hidden = min(1.0, warps / enough) * min(1.0, cost.programs / processors)
         crowded = (max(cost.registers, REGISTERS) / REGISTERS) ** 2
-        return self._us(executed(self.instructions * computed)) / hidden * crowded
+        return self._us(executed(self.instructions_in(schedule))) / hidden * crowded
+
+    def instructions_in(self, schedule: GpuSchedule) -> float:
+        """Instructions at all points of all tiles."""
+        tiles = (-(-length_of(block, self.extents) // block.size) * block.size for block in schedule.blocks)
+        return self.instructions * prod(tiles)
 
     def _beside(self, schedule: GpuSchedule) -> float:
         """What narrow tiles fetch beside their runs, which programs beside them have just read, as a multiple."""
         blocks = {a: b for b in schedule.blocks for a in b.axes}
         least = max((total for _, _, total in self.cost.contiguous), default=0) // 2
-        runs = [blocks[name].size * size for name, size, total in self.cost.contiguous if total >= least]
+        rows = ((self.cost.points_in_row(name, blocks[name]) * size, total) for name, size, total in self.cost.contiguous)
+        runs = [row for row, total in rows if total >= least]
         return 1 + NEAR * max(0.0, SECTOR / min(runs, default=SECTOR) - 1)
 
 

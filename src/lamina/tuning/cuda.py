@@ -189,9 +189,7 @@ class RegionTuning:
             ranked = [replace(r, schedule=replace(r.schedule, approximate=True)) for r in ranked]
         if joins_partials(kernel):
             ranked = [r for r in ranked if with_last_block(kernel.nests, r.schedule) is not None]
-        named = tuple(
-            Candidate(label_of(r.schedule), r.schedule, bound / r.cost.share if r.cost else None) for r in ranked
-        )
+        named = tuple(Candidate(label_of(r.schedule), r.schedule, r.expected) for r in ranked)
         if library is not None and self.products is not None:
             other = Candidate(_LIBRARY, library[calls.index(call)])
             at = 0 if self.products.refused(kernel.name) else 1
