@@ -10,7 +10,7 @@ them. They rank candidates of one nest; they do not predict times.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
@@ -103,6 +103,9 @@ class CostModel:
                 total *= extents[name]
             self.contiguous += [(a, size, total) for a in sorted(expr.axes()) if expr.coefficient(axis[a]) == 1]
         self.use_def = UseDef(nest.body)
+        self._lives = list(self._life())
+        self._spans = frozenset(self.values.values())
+        self._rounds: dict[frozenset[str], int] = {}
 
     def __call__(self, schedule: GpuSchedule) -> Cost:
         """The share of the bandwidth that the schedule should reach."""
@@ -171,8 +174,10 @@ class CostModel:
 
     def traffic(self, schedule: GpuSchedule, slots: int) -> float:
         """Bytes moved over the fewest possible: loops read once for each phase, from the cache where rows are short."""
-        looped = {a for b in schedule.blocks if b.role == "loop" for a in b.axes}
-        rounds = phases(self.nest, looped)
+        looped = frozenset(a for b in schedule.blocks if b.role == "loop" for a in b.axes)
+        if looped not in self._rounds:
+            self._rounds[looped] = phases(self.nest, set(looped))
+        rounds = self._rounds[looped]
         if rounds == 1:
             return 1.0
         row = again = total = 0
@@ -204,24 +209,41 @@ class CostModel:
 
     def registers(self, schedule: GpuSchedule, threads: int) -> int:
         """Most registers of a thread that values of the tile take at once."""
-        body, blocks = self.nest.body, {a: b for b in schedule.blocks for a in b.axes}
+        blocks = {a: b for b in schedule.blocks for a in b.axes}
         looped = {a for b in schedule.blocks if b.role == "loop" for a in b.axes}
+        sizes: dict[frozenset[str], float] = {}
+        for axes in self._spans:
+            points = _points(axes, blocks)
+            sizes[axes] = max(1.0, points / threads) if points > 1 else 0.0
         live: dict[str, float] = {}
-        most = sums = 0.0
-        for at, eqn in enumerate(body):
-            if not isinstance(eqn, Store | Check):
-                for name in defined(eqn):
-                    points = _points(self.values[name], blocks)
-                    live[name] = max(1.0, points / threads) if points > 1 else 0.0
-            most = max(most, sum(live.values()))
-            for name in [n for n in live if self.use_def.last_use(n) <= at]:
-                del live[name]
-            if isinstance(eqn, Reduce) and not looped.isdisjoint(eqn.axes):
+        held = most = sums = 0.0
+        for names, dead, reduce in self._lives:
+            for name, axes in names:
+                live[name] = sizes[axes]
+                held += sizes[axes]
+            most = max(most, held)
+            for name in dead:
+                held -= live.pop(name, 0.0)
+            if reduce is not None and not looped.isdisjoint(reduce.axes):
                 # Partial results of a whole tile, one set in each phase; what is needed again is read again.
-                points = _points(self.values[operands(eqn)[0]] | frozenset(eqn.axes), blocks)
-                sums = max(sums, points / threads * (3 if eqn.op == "welford" else 1))
+                points = _points(self.values[operands(reduce)[0]] | frozenset(reduce.axes), blocks)
+                sums = max(sums, points / threads * (3 if reduce.op == "welford" else 1))
                 live = {n: size for n, size in live.items() if looped.isdisjoint(self.values[n])}
+                held = sum(live.values())
         return int(most + sums)
+
+    def _life(self) -> Iterator[tuple[list[tuple[str, frozenset[str]]], list[str], Reduce | None]]:
+        """Of each equation the values that it makes, with their axes, those that nobody needs after it, and itself if
+        it reduces.
+        """
+        body, ends = self.nest.body, dict[int, list[str]]()
+        made = [() if isinstance(e, Store | Check) else defined(e) for e in body]
+        for at, names in enumerate(made):
+            for name in names:
+                ends.setdefault(max(self.use_def.last_use(name), at), []).append(name)
+        for at, eqn in enumerate(body):
+            known = [(name, self.values[name]) for name in made[at]]
+            yield known, ends.get(at, []), eqn if isinstance(eqn, Reduce) else None
 
     def access(self, blocks: Mapping[str, Block], threads: int) -> int:
         """Bytes that a thread can move at once along the contiguous axis: 1 to 16, of the largest operand."""

@@ -81,7 +81,8 @@ class CutChoice:
             if not crossed and (dealt := self.axis.dealt(run, over, reduces)) is not None:
                 return dealt
             # Tiles of a short run go on along the other one's axis.
-            beside = [*run, other] if other not in (None, *run) and 2 * self.facts.size(run) < ACROSS else run
+            short = 2 * self.facts.size(run) < ACROSS
+            beside = [*run, other] if short and other is not None and other not in run else run
             units = self.facts.size([a for a in kept if a not in beside]) * -(-self.facts.size(beside) // ACROSS)
             least = COLUMN_POINTS
             # Many small programs a processor hide the latency of walking down columns; crossed, nothing is read ahead.

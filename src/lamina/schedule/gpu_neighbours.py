@@ -8,7 +8,7 @@ from math import prod
 
 from lamina.ir.plan import Block, GpuSchedule
 
-__all__ = ["around", "length_of", "searchable", "with_sizes", "with_warps"]
+__all__ = ["around", "length_of", "scaled", "searchable", "with_sizes", "with_warps"]
 
 _LARGEST = 16384
 """Points of a tile, of a warp a quarter."""
@@ -43,6 +43,23 @@ def with_warps(schedule: GpuSchedule, factor: int) -> Iterator[GpuSchedule]:
     for warps in (schedule.warps * factor, schedule.warps // factor):
         if 1 <= warps <= 32:
             yield replace(schedule, warps=warps)
+
+
+def scaled(schedule: GpuSchedule, lengths: Mapping[str, int], factor: int) -> Iterator[GpuSchedule]:
+    """``factor`` times the warps and the points of one block, or of each of two the root, and one part in ``factor``:
+    a thread's points stay, and programs are fewer or more.
+    """
+    places = _changeable(schedule)
+    shares = [{k: factor} for k in places]
+    root = int(factor**0.5)
+    shares += [{k: root, j: root} for k in places for j in places if k < j] if root * root == factor else []
+    for share in shares:
+        for up in (True, False):
+            warps = schedule.warps * factor if up else schedule.warps // factor
+            sizes = {k: schedule.blocks[k].size * f if up else schedule.blocks[k].size // f for k, f in share.items()}
+            fits = all(1 <= n < 2 * length_of(schedule.blocks[k], lengths) for k, n in sizes.items())
+            if fits and 1 <= warps <= 32 and prod(b.size for b in schedule.blocks) * factor**up <= _LARGEST:
+                yield replace(_resized(schedule, sizes), warps=warps)
 
 
 def _with_stages(schedule: GpuSchedule) -> Iterator[GpuSchedule]:

@@ -81,8 +81,8 @@ class ExpectedTime:
         """What narrow tiles fetch beside their runs, which programs beside them have just read, as a multiple."""
         blocks = {a: b for b in schedule.blocks for a in b.axes}
         least = max((total for _, _, total in self.cost.contiguous), default=0) // 2
-        rows = ((self.cost.points_in_row(name, blocks[name]) * size, total) for name, size, total in self.cost.contiguous)
-        runs = [row for row, total in rows if total >= least]
+        long = [(name, size) for name, size, total in self.cost.contiguous if total >= least]
+        runs = [self.cost.points_in_row(name, blocks[name]) * size for name, size in long]
         return 1 + NEAR * max(0.0, SECTOR / min(runs, default=SECTOR) - 1)
 
 

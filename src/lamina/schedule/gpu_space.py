@@ -11,8 +11,8 @@ from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.cluster import shared_rows
 from lamina.schedule.gpu import DIVIDED_POINTS, choose, fitter
 from lamina.schedule.gpu_cost import phases
-from lamina.schedule.gpu_facts import MUCH, NestFacts, guess
-from lamina.schedule.gpu_neighbours import length_of, with_sizes, with_warps
+from lamina.schedule.gpu_facts import HELD, MUCH, NestFacts, guess
+from lamina.schedule.gpu_neighbours import length_of, scaled, with_sizes, with_warps
 from lamina.schedule.gpu_ranking import RankingTime
 from lamina.schedule.gpu_refine import HOPELESS
 from lamina.schedule.gpu_target import GpuTarget
@@ -25,10 +25,6 @@ MOST = 8
 """Schedules of one kernel that are timed at most, the model's own included."""
 _SHORTEST_LOOP = 2048
 """Points of a row's tile, and of the shortest row that is gone over in tiles."""
-_TALLEST, _HELD_POINTS = 1024, 16384
-"""Points of columns that may be held in registers, and of their tile."""
-_LEAST_APART = 32
-"""Points of a tile of joined axes that is worth two sides."""
 _LONGEST_ROW = 65536
 """Points of a row that may be held in registers, at 32 warps and two 16-bit values a register."""
 
@@ -37,7 +33,8 @@ _LONGEST_ROW = 65536
 class Ranked:
     """A schedule, and the microseconds that are expected of it: to be compared with others of its nest, and no more.
 
-    Products have a model of their own that ranks them only, and what programs of a cluster wait for is in none.
+    Products have a model of their own that ranks them only, what programs of a cluster wait for is in none, and little
+    is known of how a tile without gaps is read.
     """
 
     schedule: GpuSchedule
@@ -70,10 +67,10 @@ def candidates(
     near = (fitting(s) for one in (*_near(first, lengths), *others) for s in (one, *_near(one, lengths)))
     times = {s: expected(s) for s in dict.fromkeys([first, *near])}
     most_time = times[first] / HOPELESS
-    rest = sorted((s for s in times if s != first and times[s] <= most_time), key=times.__getitem__)
+    rest = _varied(sorted((s for s in times if s != first and times[s] <= most_time), key=times.__getitem__))
     rules = choose(nest, dtypes, target, by_rules=True)
     if rules not in (first, own):
-        rest = [rules, *(s for s in rest if s != rules)]
+        rest = [*rest[:1], rules, *(s for s in rest[1:] if s != rules)] if rules not in rest[:1] else rest
     held = register_resident_loops(nest, dtypes, target, own, lengths) if alone else []
     if first.cluster:
         rest = [own, *(s for s in rest if s != own)]
@@ -84,7 +81,19 @@ def candidates(
         rest = [shared, *rest[:1], *others, *rest[1:]]
     if even is not None and even != own:
         rest = [even, *(s for s in rest if s != even)]
-    return [Ranked(s, None if s.cluster else expected(s)) for s in (first, *[*held, *rest][: most - 1])]
+    unknown = {shared, even, *held} - {first}
+    found = (first, *[*held, *rest][: most - 1])
+    return [Ranked(s, None if s.cluster or s in unknown else expected(s)) for s in found]
+
+
+def _varied(ranked: list[GpuSchedule]) -> list[GpuSchedule]:
+    """The first of them, the first one of other blocks, and the others: neighbours in a ranking are much alike."""
+    apart = [s for s in ranked[1:] if _structure(s) != _structure(ranked[0])][:1]
+    return [*ranked[:1], *apart, *(s for s in ranked[1:] if s not in apart)]
+
+
+def _structure(schedule: GpuSchedule) -> list[tuple[tuple[str, ...], str]]:
+    return [(b.axes, b.role) for b in schedule.blocks]
 
 
 def _otherwise(
@@ -133,11 +142,11 @@ def _held_columns(schedule: GpuSchedule, nest: Nest, lengths: Mapping[str, int])
     loop, (*_, last) = schedule.blocks[k], (j for j, b in enumerate(schedule.blocks) if j != k and b.role == "grid")
     tall = 1 << max(length_of(loop, lengths) - 1, 1).bit_length()
     known = all(a.extent.is_int for a in nest.axes if a.name in loop.axes)
-    if not known or tall > _TALLEST or phases(nest, set(loop.axes)) < 2:
+    if not known or phases(nest, set(loop.axes)) < 2:
         return
     for across in (8, 16, 32, 64):
         points = tall * across
-        if points <= _HELD_POINTS and across < 2 * length_of(schedule.blocks[last], lengths):
+        if points <= HELD and across < 2 * length_of(schedule.blocks[last], lengths):
             sizes = {k: tall, last: across}
             blocks = tuple(
                 replace(b, size=sizes.get(j, 1), role="whole" if j == k else b.role)
@@ -153,7 +162,7 @@ def _apart(schedule: GpuSchedule, lengths: Mapping[str, int]) -> Iterator[GpuSch
     if schedule.kind not in ("pointwise", "columns") or schedule.cluster:
         return
     for k, block in enumerate(schedule.blocks):
-        if block.role != "grid" or block.size < _LEAST_APART:
+        if block.role != "grid" or block.size < 32:
             continue
         for at in range(1, len(block.axes)):
             slow, fast = block.axes[:at], block.axes[at:]
@@ -192,7 +201,9 @@ def _without_gaps(
 
 
 def _near(schedule: GpuSchedule, lengths: Mapping[str, int]) -> Iterator[GpuSchedule]:
-    """Twice and half the warps, each block's points, another number of stages."""
+    """Twice and half the warps, each block's points, both of them together, another number of stages."""
+    yield from scaled(schedule, lengths, 2)
+    yield from scaled(schedule, lengths, 4)
     yield from with_warps(schedule, 2)
     yield from with_sizes(schedule, lengths, 2)
     if any(b.role == "loop" for b in schedule.blocks):

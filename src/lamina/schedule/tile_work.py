@@ -10,19 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from lamina.ir.index import Loaded
-from lamina.ir.loops import Check, Equation, Index, Load, Random, Reduce, Scan, Store, defined, operands
+from lamina.ir.loops import Check, Load, Reduce, Store, axes_of, defined, operands
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.gpu_facts import NestFacts
 from lamina.schedule.gpu_neighbours import length_of
 from lamina.schedule.gpu_work import instructions_of
 
 __all__ = ["TileWork"]
-
-_SCALAR = 0.25
-"""Instructions of a warp for what is one number of a tile, beside those for a number of each thread: the compiler takes
-most such together.
-"""
 
 
 class TileWork:
@@ -31,12 +25,11 @@ class TileWork:
     def __init__(self, facts: NestFacts, extents: Mapping[str, int]) -> None:
         self.values, self.extents = facts.values, extents
         self.body = facts.nest.body
-        self.axes = [self._axes(eqn) for eqn in self.body]
-        self.counts = [instructions_of(eqn) + isinstance(eqn, Load | Store) for eqn in self.body]
+        self.axes = [axes_of(eqn, facts.values) for eqn in self.body]
         self.made = {
             n: at for at, eqn in enumerate(self.body) if not isinstance(eqn, Store | Check) for n in defined(eqn)
         }
-        self._phases: dict[frozenset[str], list[set[int]]] = {}
+        self._found: dict[tuple[frozenset[str], bool], Mapping[frozenset[str], float]] = {}
 
     def __call__(self, schedule: GpuSchedule) -> float:
         """Instructions of all threads."""
@@ -44,26 +37,34 @@ class TileWork:
         looped = frozenset(a for b in schedule.blocks if b.role == "loop" for a in b.axes)
         threads = 32 * schedule.warps
         programs = prod(self._tiles(b) for b in schedule.blocks if b.role != "loop")
-        phases = self.phases(looped) if looped else []
         total = 0.0
-        for at, count in enumerate(self.counts):
-            span = {blocks[a] for a in self.axes[at]}
+        for axes, count in self._counts(looped, schedule.online).items():
+            span = {blocks[a] for a in axes}
             points = prod(b.size for b in span)
-            each = max(points, threads) if points > 1 else _SCALAR * threads
-            turns = prod(self._tiles(b) for b in span if b.role == "loop")
-            again = max(1, sum(at in phase for phase in phases)) if self.axes[at] & looped else 1
-            total += count * each * programs * turns * again
-        return total
+            # A number of a whole tile is the work of one warp, or the compiler's.
+            each = max(points, threads) if points > 1 else 32
+            total += count * each * prod(self._tiles(b) for b in span if b.role == "loop")
+        return total * programs
 
-    def phases(self, looped: frozenset[str]) -> list[set[int]]:
-        """The places of the equations that each phase of a loop over these axes computes, a maximum and its sum of
-        exponentials together.
+    def _counts(self, looped: frozenset[str], online: bool) -> Mapping[frozenset[str], float]:
+        """Instructions at a point by the axes at whose points they are computed, of a loop's in all of its phases."""
+        if (looped, online) not in self._found:
+            phases = self.phases(looped, online) if looped else []
+            found = dict[frozenset[str], float]()
+            for at, eqn in enumerate(self.body):
+                again = max(1, sum(at in phase for phase in phases)) if self.axes[at] & looped else 1
+                count = instructions_of(eqn) + isinstance(eqn, Load | Store)
+                found[self.axes[at]] = found.get(self.axes[at], 0.0) + again * count
+            self._found[looped, online] = found
+        return self._found[looped, online]
+
+    def phases(self, looped: frozenset[str], online: bool) -> list[set[int]]:
+        """The places of the equations that each phase of a loop over these axes computes; ``online``: a maximum and its
+        sum of exponentials together.
         """
-        if looped in self._phases:
-            return self._phases[looped]
         when: dict[str, int] = {}
         goals: dict[int, list[int]] = {}
-        tops = {n for e in self.body if isinstance(e, Reduce) and e.op == "max" for n in e.outs}
+        tops = {n for e in self.body if online and isinstance(e, Reduce) and e.op == "max" for n in e.outs}
         for at, eqn in enumerate(self.body):
             phase = max((when[n] for n in operands(eqn) if n not in tops or isinstance(eqn, Store)), default=0)
             over = isinstance(eqn, Reduce) and not looped.isdisjoint(eqn.axes)
@@ -71,9 +72,7 @@ class TileWork:
                 goals.setdefault(phase, []).append(at)
             if not isinstance(eqn, Store | Check):
                 when |= dict.fromkeys(defined(eqn), phase + over)
-        found = [self._needed(goals[phase], looped) for phase in sorted(goals)]
-        self._phases[looped] = found
-        return found
+        return [self._needed(goals[phase], looped) for phase in sorted(goals)]
 
     def _needed(self, goals: list[int], looped: frozenset[str]) -> set[int]:
         """The places of what these need and varies over the loop."""
@@ -83,27 +82,8 @@ class TileWork:
             at = todo.pop()
             if at not in found:
                 found.add(at)
-                todo += [self.made[n] for n in self._operands(self.body[at]) if self.values[n] & looped]
+                todo += [self.made[n] for n in operands(self.body[at]) if self.values[n] & looped]
         return found
 
     def _tiles(self, block: Block) -> int:
         return -(-length_of(block, self.extents) // block.size)
-
-    @staticmethod
-    def _operands(eqn: Equation) -> list[str]:
-        """The values that an equation takes, those of its places too."""
-        exprs = eqn.index if isinstance(eqn, Load | Store) else ()
-        return [*operands(eqn), *(a.name for e in exprs for a in e.atoms() if isinstance(a, Loaded))]
-
-    def _axes(self, eqn: Equation) -> frozenset[str]:
-        """The axes at whose points an equation is computed."""
-        found = frozenset[str]().union(*(self.values[n] for n in self._operands(eqn)))
-        if isinstance(eqn, Load | Store):
-            return found.union(*(e.axes() for e in eqn.index))
-        if isinstance(eqn, Index):
-            return found | eqn.expr.axes()
-        if isinstance(eqn, Random):
-            return found | eqn.index.axes()
-        if isinstance(eqn, Reduce):
-            return found.union(eqn.axes)
-        return found | {eqn.axis} if isinstance(eqn, Scan) else found

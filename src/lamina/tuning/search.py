@@ -2,7 +2,8 @@
 
 The model ranks a few schedules, and where it is wrong all of them may be slow: that shows in a time far above what the
 kernel's bytes and instructions take. Then schedules around the fastest are timed, first four times as large or small
-in one respect, then twice, and where that gained the step is taken again.
+in one respect (or in points and warps, a thread's work as it was), then twice, and where that gained the step is taken
+again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from lamina.ir.plan import Block, GpuSchedule
-from lamina.schedule.gpu_neighbours import around, length_of
+from lamina.schedule.gpu_neighbours import around, length_of, scaled
 
 __all__ = ["Search", "schedule_from_json", "schedule_to_json"]
 
@@ -57,6 +58,7 @@ class Search:
             near = [*self._leaps()]
             for schedule in (self.best, *self._otherwise()):
                 near += around(schedule, self.lengths, self._factor)
+                near += scaled(schedule, self.lengths, self._factor)
             found = tuple(s for s in dict.fromkeys(self._fitting(near)) if s not in self.times)
             if found:
                 return found

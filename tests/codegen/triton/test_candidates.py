@@ -43,6 +43,15 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x, y: torch.atan2(torch.expm1(torch.roll(x, (4, -1), (3, 2))).sigmoid(), y.abs() + 0.5).erf(),
         (torch.randn(2, 18, 9, 17), torch.randn(2, 9, 17, 18).permute(0, 3, 1, 2)),
     ),
+    "columns gone over three times": (
+        lambda x, y: torch.atan2(F.log_softmax(torch.erf(x), 0), y.abs() + 0.5),
+        (torch.randn(20, 6, 40), torch.randn(20, 40, 6).transpose(1, 2)),
+    ),
+    "cosines beside columns": (lambda x, w: torch.cos(x)[:, None] + w, (torch.randn(300), torch.randn(16))),
+    "a row's condition": (
+        lambda x, y: ((c := y > 0), torch.where(c, x, -x).exp()),
+        (torch.randn(40, 51), torch.randn(40, 1)),
+    ),
     "gather": (lambda i, t: F.embedding(i, t), (torch.randint(50, (40,)), torch.randn(50, 24))),
 }
 MOST = 5

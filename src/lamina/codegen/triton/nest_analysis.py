@@ -110,15 +110,13 @@ class NestAnalysis:
 
     def eqn_span(self, eqn: Equation) -> Span:
         """The blocks at whose points an equation is evaluated."""
-        return self.span_of_axes(self.axes_of(eqn))
-
-    def axes_of(self, eqn: Equation) -> frozenset[str]:
-        """The axes over which an equation's operands and places vary, through loaded values too."""
-        found = {eqn.axis} if isinstance(eqn, Scan) else set[str]()
+        found: set[int] = set()
         for name in operands(eqn):
-            found |= self.values[name]
+            found |= self.span(name)
         for expr in indices(eqn):
-            found |= expr.axes().union(*(self.values[a.name] for a in expr.atoms() if isinstance(a, Loaded)))
+            found |= self.expr_span(expr)
+        if isinstance(eqn, Scan):
+            found.add(self.block_of[eqn.axis])
         return frozenset(found)
 
     def dims(self, span: Span) -> Span:
