@@ -180,9 +180,9 @@ class Policy:
         if kernels > self.few:
             return self
         least, doubt, seconds = min(self.least, 4.0), max(self.doubt, 0.5), max(self.seconds, 0.8)
-        return replace(
-            self, least=least, doubt=doubt, seconds=seconds, far=min(self.far, 1.4), stake=min(self.stake, 4.0)
-        )
+        far, stake = min(self.far, 1.4), min(self.stake, 4.0)
+        candidates = max(self.candidates, 4)  # the model's, one without gaps, the best by rank, and the rules'
+        return replace(self, candidates=candidates, least=least, doubt=doubt, seconds=seconds, far=far, stake=stake)
 
 
 def policy_of(mode: str) -> Policy:
