@@ -43,6 +43,11 @@ def test_every_program(stem: str, name: str, target: str) -> None:
     _check(stem, name, target)
 
 
+@pytest.mark.parametrize("name", [name for stem, name in PROGRAMS if stem == "ends"])
+def test_ends_are_noticed_by_our_own_front_end(name: str) -> None:
+    _check("ends", name, "lamina:interp+capture=own")
+
+
 def test_places_that_only_data_tell_in_kernels() -> None:
     """Kernels read memory by the place that they are given."""
     _check("found", "places_that_only_data_tell", "lamina")

@@ -357,3 +357,11 @@ ROUNDED_NUMBER = _EAGER.add(
     "the number as it is. Numbers that vary are guarded to be within the range.",
     "keep the number within the range of the dtype, or compute in float32",
 )
+
+VIEW_BY_FUNCTION = _EAGER.add(
+    51,
+    "{place} is returned beside what shares its memory, from a custom autograd function",
+    "Results in one memory are made again as views of each other, and have the gradients of views; a custom autograd "
+    "function that gives a view has a gradient of its own.",
+    "return a clone from the function",
+)

@@ -18,7 +18,7 @@ from lamina.aot.overlap import overlapping_write
 from lamina.aot.overlapping_views import look_elsewhere
 from lamina.aot.refused_calls import refused_call
 from lamina.aot.refused_numbers import refused_number
-from lamina.aot.relations import view_of_windows
+from lamina.aot.relations import view_by_function, view_of_windows
 from lamina.aot.replayed import unknown_view
 from lamina.aot.split_functions import split_function
 from lamina.aot.strides import misplaced_result
@@ -51,6 +51,7 @@ _CHECKS: tuple[Callable[[GraphModule], Reason | None], ...] = (
     split_function,
     look_elsewhere,
     view_of_windows,
+    view_by_function,
     misplaced_result,
 )
 

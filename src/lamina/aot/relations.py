@@ -16,14 +16,14 @@ from torch.fx import GraphModule, Node
 from lamina.aot import eager_reasons
 from lamina.aot.engine.relating import Below, Family, Group, Relations
 from lamina.base.aliasing import tensors_written
-from lamina.base.captured import example, fakes, memory
+from lamina.base.captured import example, fakes, is_custom_function, memory
 from lamina.base.overlap import may_overlap
 from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_constant
 from lamina.base.torch_private import as_usual, base_of, count_together, how_made, is_view
 
-__all__ = ["below", "relations", "view_of_windows", "written_since"]
+__all__ = ["below", "relations", "view_by_function", "view_of_windows", "written_since"]
 
 
 def relations(gm: GraphModule) -> Relations | None:
@@ -83,6 +83,28 @@ def view_of_windows(gm: GraphModule) -> Reason | None:
     for place, parent in _parents(gm, returned, values).items():
         if _leads(values[place], values[parent]) and may_overlap(values[parent]):
             return eager_reasons.VIEW_OF_WINDOWS(place=source_of(returned[place]))
+    return None
+
+
+def view_by_function(gm: GraphModule) -> Reason | None:
+    """Why the captured graph is eager's to run: a result in another's memory, by a custom autograd function, or None.
+
+    Made again as a view, it would have a view's gradient, not the function's.
+    """
+    returned: Any = gm.graph.output_node().args[0]
+    if not any(map(is_custom_function, gm.graph.nodes)) or not isinstance(returned, (tuple, list)):
+        return None
+    values = [example(one) for one in returned if isinstance(one, Node)]
+    for node in returned:
+        value = example(node) if isinstance(node, Node) else None
+        if not isinstance(value, Tensor) or not value.requires_grad or memory(value) is None:
+            continue
+        beside = any(memory(one) == memory(value) and one is not value for one in values)
+        above: Node | None = node if beside else None
+        while above is not None and not is_custom_function(_giving(above)):
+            above = _viewed(above)
+        if above is not None and _viewed(above) is not None:
+            return eager_reasons.VIEW_BY_FUNCTION(place=source_of(node))
     return None
 
 
@@ -218,10 +240,15 @@ def _viewed(node: Node) -> Node | None:
     """The operand that a call gives a view of, or the call whose result it picks."""
     if node.op not in ("call_function", "call_method"):
         return None
-    if node.target is getitem and isinstance(node.args[0], Node) and not isinstance(example(node.args[0]), Tensor):
-        node = node.args[0]
+    node = _giving(node)
     where = memory(fakes(node)[0]) if fakes(node) else None
     return next((n for n in node.all_input_nodes if where is not None and memory(example(n)) == where), None)
+
+
+def _giving(node: Node) -> Node:
+    """The call that gives what ``node`` picks of several results; ``node`` itself if it picks none."""
+    picks = node.target is getitem and isinstance(node.args[0], Node) and not isinstance(example(node.args[0]), Tensor)
+    return node.args[0] if picks else node  # type: ignore[return-value]
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

@@ -32,7 +32,7 @@ from lamina.capture.torch_private import (
     watch_compile_start,
 )
 from lamina.capture.trace_corrections.torch_private import guard_without_graph
-from lamina.capture.wrong_traces.torch_private import refused
+from lamina.capture.wrong_traces.torch_private import left_generator, refused
 from lamina.errors import BadArgument, LaminaError
 from lamina.record import Record
 
@@ -117,6 +117,9 @@ def _guard_empty() -> None:
         doing, told = "making the guards of a part without a graph fit", lambda decision: None
         recover(error, doing=doing, region="a function", instead="Python runs it", strict=False, note=told)
         raise leave_to_python("its guards could not be made to fit") from error
+    if why := left_generator():
+        CaptureLog(Record()).run_by_python(traced_function(), why, True)
+        raise leave_to_python(why)
 
 
 guard_without_graph(_guard_empty, is_guarded)

@@ -32,6 +32,7 @@ from lamina.capture.arrays.torch_private import break_at_arrays
 from lamina.capture.cached_functions.torch_private import keep_cached_results
 from lamina.capture.comparisons.torch_private import break_at_comparisons
 from lamina.capture.deques.torch_private import keep_bounds_of_deques
+from lamina.capture.finalizers.torch_private import leave_finalizers_to_python
 from lamina.capture.frame_hook.torch_private import take_off_lost_hook
 from lamina.capture.guards.torch_private import invalidate_isolated
 from lamina.capture.metaclasses.torch_private import break_at_metaclasses
@@ -223,6 +224,7 @@ correct_recurrent_layers()
 break_at_metaclasses()
 keep_cached_results()
 invalidate_isolated()
+leave_finalizers_to_python()
 note_missing_attributes()
 _look_methods_up_again()
 

@@ -26,7 +26,7 @@ from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.causes.torch_private import cause_of_call, is_of_tensors, maker_of
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.importing import is_loaded
-from lamina.capture.own.iterating import advanced, by_key, consumable, drawn, is_by_key, iterators, reduced
+from lamina.capture.own.iterating import advance, advanced, by_key, consumable, drawn, is_by_key, iterators, reduced
 from lamina.capture.own.natives import CONSUMERS, KEEPING, LAZY, is_change, is_seen, runs_the_users, unbound
 from lamina.capture.own.nested import flat
 from lamina.capture.own.pending import Pending
@@ -189,9 +189,9 @@ class CapturingWorld(PlainWorld):
             return self.operate(function, *args)
         if function is next and len(args) < 3 and hasattr(type(args[0]), "__next__"):
             self.settle()
+            if len(args) == 1:
+                return advance(self, args[0])
             value = advanced(self, args[0])
-            if value is MISSING and len(args) == 1:
-                raise StopIteration
             return args[1] if value is MISSING else value
         if function is reduce and len(args) > 1:
             return reduced(self, *args)

@@ -13,7 +13,7 @@ from lamina.capture.own.callbacks import calls_back, is_lazy, is_stored
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.machine import is_generator_of_machine
 
-__all__ = ["advanced", "by_key", "consumable", "drawn", "is_by_key", "is_drawn", "iterators", "reduced"]
+__all__ = ["advance", "advanced", "by_key", "consumable", "drawn", "is_by_key", "is_drawn", "iterators", "reduced"]
 
 
 class _Operating(Protocol):
@@ -29,20 +29,28 @@ class _World(_Operating, Protocol):
 
 def advanced(world: _World, iterator: Any) -> Any:
     """The next value of an iterator; ``MISSING`` at its end."""
-    kind = type(iterator)
-    if is_stored(iterator) or (kind is GeneratorType and is_drawn(iterator)):
-        return next(iterator, MISSING)
     try:
-        if kind in _STEPS and not (kind is zip and len(iterator.__reduce__()) > 2):
-            return _STEPS[kind](world, iterator)
-        method = world.looked_up(kind, "__next__") if kind.__flags__ & MADE_BY_PYTHON else MISSING
-        if type(method) is FunctionType:
-            return world.interpret(method, iterator)
+        return advance(world, iterator, MISSING)
     except StopIteration:
         return MISSING
+
+
+def advance(world: _World, iterator: Any, *default: Any) -> Any:
+    """The next value of an iterator. At its end, what it raises, which has what a generator returned; or a default."""
+    kind = type(iterator)
+    if is_stored(iterator) or (kind is GeneratorType and is_drawn(iterator)):
+        return next(iterator, *default)
+    if kind in _STEPS and not (kind is zip and len(iterator.__reduce__()) > 2):
+        value = _STEPS[kind](world, iterator)
+        if value is MISSING:
+            raise StopIteration
+        return value
+    method = world.looked_up(kind, "__next__") if kind.__flags__ & MADE_BY_PYTHON else MISSING
+    if type(method) is FunctionType:
+        return world.interpret(method, iterator)
     if kind is enumerate and not calls_back(iterator):
-        return next(iterator, MISSING)
-    return world.natively(next, (iterator, MISSING), {})
+        return next(iterator, *default)
+    return world.natively(next, (iterator, *default), {})
 
 
 def _mapped(world: _World, iterator: Any) -> Any:

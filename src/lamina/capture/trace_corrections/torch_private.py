@@ -6,10 +6,11 @@ touched.
 
 from __future__ import annotations
 
+import dis
 import functools
 import operator
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -18,17 +19,31 @@ from torch._dynamo.codegen import PyCodegen
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import GlobalSource
-from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
+from torch._dynamo.symbolic_convert import (
+    InliningGeneratorInstructionTranslator,
+    InstructionTranslator,
+    InstructionTranslatorBase,
+)
 from torch._dynamo.variables import functions, lazy, misc, torch_function, user_defined
 from torch._dynamo.variables.builtin import BuiltinVariable
+from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.functions import UserFunctionVariable
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+from torch.nn.modules import module as modules
 
 from lamina.capture.external_state.reads import users_own
 
-__all__ = ["compiles_for_lamina", "correct_traces", "guard_without_graph", "to_subclass", "traces_for_lamina"]
+__all__ = [
+    "calls_custom_function",
+    "compiles_for_lamina",
+    "correct_traces",
+    "generators_left",
+    "guard_without_graph",
+    "to_subclass",
+    "traces_for_lamina",
+]
 
 
 def compiles_for_lamina(output: Any) -> bool:
@@ -57,7 +72,7 @@ def correct_traces() -> None:
     _dispatch_within_overrides()
     _keep_objects()
     _break_at_random_numbers()
-    _break_at_padded_encoders()
+    _break_where_compiled_is_asked()
     _guard_missing_keys()
     _tell_texts_from_numbers()
     _find_defaults_that_change()
@@ -67,6 +82,9 @@ def correct_traces() -> None:
     _keep_unused_elements()
     _iterate_over_one_view()
     _end_where_generators_are_thrown_into()
+    _keep_what_generators_return()
+    _note_custom_functions()
+    _note_generators()
 
 
 def guard_without_graph(guard: Callable[[], object], guarded: Callable[[Any], bool]) -> None:
@@ -157,29 +175,48 @@ def _break_at_random_numbers() -> None:
         module.call_random_fn = draw  # type: ignore[attr-defined]
 
 
-def _break_at_padded_encoders() -> None:
-    """End a graph that need not be the only one where ``nn.TransformerEncoder`` asks whether it is compiled.
+def _break_where_compiled_is_asked() -> None:
+    """End a graph that need not be the only one where modules of torch do something else if they are compiled.
 
-    It asks where its mask says what is padding, in evaluation. Where it is not compiled and has no gradients, what it
-    gives for padding is zero.
+    ``nn.TransformerEncoder`` asks where its mask says what is padding, in evaluation: not compiled and without
+    gradients, it gives zero for padding. ``nn.Module`` asks before it calls hooks that are always called for a module
+    that raised.
     """
     handlers = TorchInGraphFunctionVariable._get_handlers()
     asks_any = handlers[torch.compiler.is_compiling]
-    encoder = torch.nn.TransformerEncoder.forward.__code__
+    asking = {
+        torch.nn.TransformerEncoder.forward.__code__: _break_at_padded_encoder,
+        torch.nn.Module._call_impl.__code__: _break_at_hooks_always_called,
+    }
 
     @functools.wraps(asks_any)
     def asks(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        padded = tx.f_code is encoder and not tx.one_graph and compiles_for_lamina(tx.output)
-        if padded and not (torch.is_grad_enabled() and _is_trained(tx.symbolic_locals["self"])):
-            unimplemented(
-                gb_type="padding of a TransformerEncoder",
-                context="src_key_padding_mask in evaluation without gradients",
-                explanation="What it gives for padding is zero where it is not compiled",
-                hints=["Make the encoder with enable_nested_tensor=False"],
-            )
+        if tx.f_code in asking and not tx.one_graph and compiles_for_lamina(tx.output):
+            asking[tx.f_code](_itself(tx))
         return asks_any(self, tx, *args, **kwargs)
 
     handlers[torch.compiler.is_compiling] = asks
+
+
+def _break_at_padded_encoder(encoder: Any) -> None:
+    if torch.is_grad_enabled() and any(p.requires_grad for p in encoder.parameters()):
+        return
+    unimplemented(
+        gb_type="padding of a TransformerEncoder",
+        context="src_key_padding_mask in evaluation without gradients",
+        explanation="What it gives for padding is zero where it is not compiled",
+        hints=["Make the encoder with enable_nested_tensor=False"],
+    )
+
+
+def _break_at_hooks_always_called(module: Any) -> None:
+    if module._forward_hooks_always_called or modules._global_forward_hooks_always_called:
+        unimplemented(
+            gb_type="hook that is always called",
+            context="register_forward_hook(..., always_call=True)",
+            explanation="A module that raises does not call it where it is compiled",
+            hints=["Register the hook without always_call"],
+        )
 
 
 def _break_at_texts_of_exceptions() -> None:
@@ -205,10 +242,12 @@ def _break_at_texts_of_exceptions() -> None:
     BuiltinVariable.call_str = call_str  # type: ignore[method-assign]
 
 
-def _is_trained(module: Any) -> bool:
-    """Whether a parameter of what the trace has for a ``module``, which was used, requires gradients."""
-    value = vars(module.realize())["value"]
-    return any(p.requires_grad for p in value.parameters())
+def _itself(tx: Any) -> Any:
+    """The module whose method is traced, which was used."""
+    variable = tx.symbolic_locals["self"]
+    if isinstance(variable, misc.CellVariable):
+        variable = tx.output.side_effects.load_cell(variable)
+    return variable.realize().value
 
 
 def _guard_missing_keys() -> None:
@@ -397,3 +436,65 @@ def _end_where_generators_are_thrown_into() -> None:
         return call_any(self, tx, name, *args, **kwargs)
 
     functions.LocalGeneratorObjectVariable.call_method = call  # type: ignore[method-assign]
+
+
+def _keep_what_generators_return() -> None:
+    """Let ``yield from`` have as its value what the generator returned; Dynamo (2.13) gives None after a ``yield``."""
+    table = InliningGeneratorInstructionTranslator.dispatch_table
+    code = dis.opmap["SEND"]
+    send_any = table[code]
+
+    @functools.wraps(send_any)
+    def send(self: Any, inst: Any) -> None:
+        sent = self.stack[-1]
+        send_any(self, inst)
+        ended = self.instruction_pointer == self.indexof[inst.target] and self.stack[-1] is sent
+        error = self.exn_vt_stack._current_exception if ended else None
+        if getattr(error, "exc_type", None) is StopIteration and compiles_for_lamina(self.output):
+            self.pop()
+            self.push(error.args[0] if error.args else ConstantVariable.create(None))
+
+    table[code] = send
+
+
+_CUSTOM_FUNCTION, _GENERATORS = "lamina_custom_function", "lamina_generators"
+"""Attributes of a trace's output: whether the trace came to a custom autograd function, and the generators it made."""
+
+
+def _note_custom_functions() -> None:
+    """Remember which traces came to a custom autograd function, however the program names it."""
+    apply_any = misc.AutogradFunctionVariable.call_apply
+
+    @functools.wraps(apply_any)
+    def apply(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        setattr(tx.output, _CUSTOM_FUNCTION, True)
+        return apply_any(self, tx, *args, **kwargs)
+
+    misc.AutogradFunctionVariable.call_apply = apply  # type: ignore[method-assign]
+
+
+def calls_custom_function(output: Any) -> bool:
+    """Whether the trace with this ``output`` came to a custom autograd function."""
+    return getattr(output, _CUSTOM_FUNCTION, False)
+
+
+def _note_generators() -> None:
+    """Remember the generators that traces make."""
+    init_any = functions.LocalGeneratorObjectVariable.__init__
+
+    @functools.wraps(init_any)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        init_any(self, *args, **kwargs)
+        vars(self.inline_tracer.output).setdefault(_GENERATORS, []).append(self)
+
+    functions.LocalGeneratorObjectVariable.__init__ = init  # type: ignore[method-assign]
+
+
+def generators_left(output: Any) -> list[CodeType]:
+    """The code of generators that the trace with this ``output`` has begun and not ended.
+
+    Those of context managers, whose ``with`` may go on behind a graph, are none.
+    """
+    made = getattr(output, _GENERATORS, ())
+    own = [g for g in made if type(g) is functions.LocalGeneratorObjectVariable]
+    return [g.get_code() for g in own if not (g._is_generator_just_started() or g._is_generator_exhausted())]

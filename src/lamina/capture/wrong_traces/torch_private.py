@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Sequence
 from types import CodeType
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch._dynamo.utils import numpy_method_wrapper, numpy_operator_wrapper, numpy_to_tensor_wrapper
-from torch._dynamo.variables.misc import AutogradFunctionVariable
 from torch._guards import TracingContext
 
 from lamina.base.aliasing import tensors_written
@@ -17,8 +17,9 @@ from lamina.base.assumed_sizes import assumed_equal, assumed_size, assumed_step,
 from lamina.base.captured import is_custom_function
 from lamina.capture.external_state import reads
 from lamina.capture.external_state.torch_private import registered_names, translator, value_of
+from lamina.capture.trace_corrections.torch_private import calls_custom_function, generators_left
 
-__all__ = ["refused"]
+__all__ = ["left_generator", "refused"]
 
 
 def refused(gm: torch.fx.GraphModule) -> str:
@@ -34,6 +35,7 @@ def refused(gm: torch.fx.GraphModule) -> str:
         _hidden_name(tx, reads.names_read(context.traced_code)),
         "" if tx.one_graph or not any(map(_draws_in_two_dtypes, gm.graph.nodes)) else _TWO_DTYPES,
         _derivative_lost(gm, tx, codes),
+        left_generator(),
     )
     return next(filter(None, whys), "")
 
@@ -106,14 +108,22 @@ _TRANSFORMS = frozenset({"_grad_increment_nesting", "_vmap_increment_nesting", "
 def _derivative_lost(gm: torch.fx.GraphModule, tx: Any, codes: Sequence[CodeType]) -> str:
     """Custom autograd functions whose derivative is another one in the graph."""
     names = {getattr(n.target, "__name__", "") for n in gm.graph.nodes}
-    if not names.isdisjoint(_TRANSFORMS) and any(
-        # Asking isinstance() of a variable that was not used yet would go on tracing.
-        issubclass(type(v), AutogradFunctionVariable)
-        for v in tx.output.variable_tracker_cache.values()
-    ):
+    if not names.isdisjoint(_TRANSFORMS) and calls_custom_function(tx.output):
         return "a custom autograd function within a transform of torch.func is captured without its derivative"
     if "set_materialize_grads" in reads.names_read(codes) and any(map(_gives_several, gm.graph.nodes)):
         return "a custom autograd function asks for gradients that are not there as None, and is captured with zeros"
+    return ""
+
+
+def left_generator() -> str:
+    """Why the trace that ends now is wrong: a generator was left within ``try`` or ``with``; "" if none was.
+
+    What these say is done when the generator is closed, and a trace does not close it.
+    """
+    tx = translator()
+    for code in () if tx is None else generators_left(tx.output):
+        if any(one.opname == "PUSH_EXC_INFO" for one in dis.get_instructions(code)):
+            return f"the generator {code.co_name} is left before it ends, within try or with"
     return ""
 
 
