@@ -87,8 +87,9 @@ def what_generators_return(compile):
 def generators_that_are_left(compile):
     def broken(x, log):
         for y in parts(x, log):
+            x = x + y
             break
-        return y + len(log)
+        return x + len(log)
 
     def asked_once(x, log):
         y = next(parts(x, log))

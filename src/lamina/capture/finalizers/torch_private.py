@@ -44,7 +44,7 @@ def leave_finalizers_to_python() -> None:
             _leave(_WEAK_REFERENCE)
         return call_any(self, tx, args, kwargs)
 
-    SideEffects.track_new_user_defined_object = track  # type: ignore[method-assign]
+    SideEffects.track_new_user_defined_object = track  # type: ignore[method-assign, assignment]
     UserDefinedClassVariable.call_function = call  # type: ignore[method-assign]
 
 

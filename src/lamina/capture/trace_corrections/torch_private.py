@@ -442,14 +442,14 @@ def _keep_what_generators_return() -> None:
     """Let ``yield from`` have as its value what the generator returned; Dynamo (2.13) gives None after a ``yield``."""
     table = InliningGeneratorInstructionTranslator.dispatch_table
     code = dis.opmap["SEND"]
-    send_any = table[code]
+    send_any: Callable[..., Any] = table[code]  # type: ignore[assignment]
 
     @functools.wraps(send_any)
     def send(self: Any, inst: Any) -> None:
         sent = self.stack[-1]
         send_any(self, inst)
         ended = self.instruction_pointer == self.indexof[inst.target] and self.stack[-1] is sent
-        error = self.exn_vt_stack._current_exception if ended else None
+        error: Any = self.exn_vt_stack._current_exception if ended else None
         if getattr(error, "exc_type", None) is StopIteration and compiles_for_lamina(self.output):
             self.pop()
             self.push(error.args[0] if error.args else ConstantVariable.create(None))
