@@ -248,6 +248,32 @@ def test_classes_of_tensors(kind: type[torch.Tensor], way: str) -> None:
         assert torch.equal(one.as_subclass(torch.Tensor), other.as_subclass(torch.Tensor))
 
 
+class Own(torch.Tensor):
+    def __mul__(self, other: Any) -> Any:
+        return torch.Tensor.__mul__(self, other) + 1
+
+    def __neg__(self) -> Any:
+        return self * 5
+
+    def __lt__(self, other: Any) -> Any:
+        return self * 7
+
+    def __len__(self) -> int:
+        return 9
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "program",
+    [lambda x: x * 2, lambda x: -x, lambda x: x < 1, lambda x: x.sin() + len(x), lambda x: (x + 1).exp() * 3],
+)
+def test_operators_of_classes_of_tensors(program: Any, way: str) -> None:
+    x = torch.arange(3.0).as_subclass(Own)
+    found, wanted = WAYS[way](program)(x), program(x)
+    assert type(found) is type(wanted) is Own
+    assert torch.equal(found.as_subclass(torch.Tensor), wanted.as_subclass(torch.Tensor))
+
+
 def test_traces_of_other_compilers_are_theirs() -> None:
     draws = random.Random(3)
     run = torch.compile(lambda x: x * draws.randint(1, 9), backend="eager", fullgraph=True)

@@ -37,6 +37,7 @@ from lamina.capture.external_state.reads import users_own
 
 __all__ = [
     "calls_custom_function",
+    "classes_of_tensors",
     "compiles_for_lamina",
     "correct_traces",
     "generators_left",
@@ -85,6 +86,7 @@ def correct_traces() -> None:
     _keep_what_generators_return()
     _note_custom_functions()
     _note_generators()
+    _note_classes_of_tensors()
 
 
 def guard_without_graph(guard: Callable[[], object], guarded: Callable[[Any], bool]) -> None:
@@ -457,8 +459,9 @@ def _keep_what_generators_return() -> None:
     table[code] = send
 
 
-_CUSTOM_FUNCTION, _GENERATORS = "lamina_custom_function", "lamina_generators"
-"""Attributes of a trace's output: whether the trace came to a custom autograd function, and the generators it made."""
+_CUSTOM_FUNCTION, _GENERATORS, _TENSORS = "lamina_custom_function", "lamina_generators", "lamina_tensors"
+"""Attributes of a trace's output: whether the trace came to a custom autograd function, which generators it made, and
+of which classes its tensors are that have a ``__torch_function__``."""
 
 
 def _note_custom_functions() -> None:
@@ -498,3 +501,20 @@ def generators_left(output: Any) -> list[CodeType]:
     made = getattr(output, _GENERATORS, ())
     own = [g for g in made if type(g) is functions.LocalGeneratorObjectVariable]
     return [g.get_code() for g in own if not (g._is_generator_just_started() or g._is_generator_exhausted())]
+
+
+def _note_classes_of_tensors() -> None:
+    """Remember the classes of tensors with a ``__torch_function__`` that traces come to."""
+    install_any = torch_function.TensorWithTFOverrideVariable.install_global
+
+    @functools.wraps(install_any)
+    def install(self: Any, tx: Any) -> None:
+        vars(tx.output).setdefault(_TENSORS, []).append(self.class_type)
+        install_any(self, tx)
+
+    torch_function.TensorWithTFOverrideVariable.install_global = install  # type: ignore[method-assign]
+
+
+def classes_of_tensors(output: Any) -> list[type]:
+    """The classes of tensors with a ``__torch_function__`` that the trace with this ``output`` came to."""
+    return getattr(output, _TENSORS, [])

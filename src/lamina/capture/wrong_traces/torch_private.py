@@ -17,7 +17,7 @@ from lamina.base.assumed_sizes import assumed_equal, assumed_size, assumed_step,
 from lamina.base.captured import is_custom_function
 from lamina.capture.external_state import reads
 from lamina.capture.external_state.torch_private import registered_names, translator, value_of
-from lamina.capture.trace_corrections.torch_private import calls_custom_function, generators_left
+from lamina.capture.trace_corrections.torch_private import calls_custom_function, classes_of_tensors, generators_left
 
 __all__ = ["left_generator", "refused"]
 
@@ -36,6 +36,7 @@ def refused(gm: torch.fx.GraphModule) -> str:
         "" if tx.one_graph or not any(map(_draws_in_two_dtypes, gm.graph.nodes)) else _TWO_DTYPES,
         _derivative_lost(gm, tx, codes),
         left_generator(),
+        _own_operators(tx),
     )
     return next(filter(None, whys), "")
 
@@ -124,6 +125,23 @@ def left_generator() -> str:
     for code in () if tx is None else generators_left(tx.output):
         if any(one.opname == "PUSH_EXC_INFO" for one in dis.get_instructions(code)):
             return f"the generator {code.co_name} is left before it ends, within try or with"
+    return ""
+
+
+_OPERATORS = (
+    *("add sub mul matmul truediv floordiv mod pow lshift rshift and xor or".split()),
+    *("neg pos abs invert eq ne lt le gt ge len getitem setitem iter contains bool".split()),
+)
+_METHODS = {f"__{before}{name}__" for name in _OPERATORS for before in ("", "r", "i")}
+
+
+def _own_operators(tx: Any) -> str:
+    """Operators that a class of tensors defines itself, for which a trace takes those of plain tensors."""
+    for kind in classes_of_tensors(tx.output):
+        for one in kind.__mro__[: kind.__mro__.index(torch.Tensor)]:
+            own = sorted(_METHODS & set(vars(one)))
+            if own and not one.__module__.startswith("torch."):
+                return f"tensors of class {kind.__qualname__} have a method {own[0]} of their own, which is not traced"
     return ""
 
 
