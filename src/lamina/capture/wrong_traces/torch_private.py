@@ -128,11 +128,12 @@ def left_generator() -> str:
     return ""
 
 
-_OPERATORS = (
-    *("add sub mul matmul truediv floordiv mod pow lshift rshift and xor or".split()),
-    *("neg pos abs invert eq ne lt le gt ge len getitem setitem iter contains bool".split()),
+_BINARY = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "xor", "or")
+_OTHERS = (
+    *("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge"),
+    *("len", "getitem", "setitem", "iter", "contains", "bool"),
 )
-_METHODS = {f"__{before}{name}__" for name in _OPERATORS for before in ("", "r", "i")}
+_METHODS = {f"__{before}{name}__" for name in _BINARY for before in ("", "r", "i")} | {f"__{n}__" for n in _OTHERS}
 
 
 def _own_operators(tx: Any) -> str:
