@@ -82,5 +82,7 @@ def test_what_is_left_to_the_library() -> None:
     assert calls(on_a_gpu(product, [X, torch.randn(256, 17)])) == 1
     assert calls(on_a_gpu(product, [X[:, :255], W[:255]])) == 1
     assert calls(on_a_gpu(product, [torch.randn(20, 4096), torch.randn(4096, 5)])) == 1
+    assert calls(on_a_gpu(lambda g, x: g.t() @ x, [torch.randn(300, 9), WIDE])) == 1
+    assert calls(on_a_gpu(lambda g, x: g.t() @ x.float(), [torch.randn(300, 9), WIDE.bfloat16()])) == 0
     assert calls(on_a_gpu(product, [X, W], "eager")) == 1
     assert calls(lower(traced(product, [X, W]), "test")) == 1

@@ -52,7 +52,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda g, x: g.t() @ x.to(g.dtype),
         (torch.randn(1026, 16), torch.randn(1026, 64).to(HALF)),
     ),
-    "a gradient of ten rows": (lambda g, x: g.t() @ x, (torch.randn(1026, 10), torch.randn(1026, 64))),
+    "a gradient of ten rows": (
+        lambda g, x: g.t() @ x.to(g.dtype),
+        (torch.randn(1026, 10), torch.randn(1026, 64).to(HALF)),
+    ),
     "few terms": (lambda g, w: g @ w, (torch.randn(72, 8), torch.randn(8, 1024))),
     "few terms, odd": (lambda g, w: (g @ w).relu(), (torch.randn(333, 7), torch.randn(7, 129))),
     "few terms beside gathers": (
