@@ -153,7 +153,9 @@ def test_thin_products(sizes: tuple[int, int, int], dtype: torch.dtype, training
         randn(columns, dtype=torch.float32),
     ]
     record = check(linear, args, training)
-    assert [s.value.library_count for s in record.stages if s.name == "plan"] == [0] * (1 + training)
+    across = inner == 16 or (columns == 16 and dtype == torch.float32)  # a weight's gradient is sixteen sums
+    found = [s.value.library_count for s in record.stages if s.name == "plan"]
+    assert found == ([0, int(across)] if training else [0])
 
 
 @pytest.mark.parametrize("largest", [True, False])
