@@ -33,6 +33,15 @@ def parts(x, log):
     return x * 5
 
 
+def each_twice(compile, *functions):
+    """What each of them gives for a tensor and a new log, and that log, twice."""
+    for function in functions:
+        compiled = compile(function)
+        for seed in range(2):
+            log = []
+            yield compiled(sample(4, seed=seed), log), log
+
+
 def what_generators_return(compile):
     def delegated(x, log):
         def outer():
@@ -77,11 +86,7 @@ def what_generators_return(compile):
 
         return list(outer())
 
-    for f in (delegated, by_next, deep, of_an_iterator):
-        g = compile(f)
-        for seed in range(2):
-            log = []
-            yield g(sample(4, seed=seed), log), log
+    yield from each_twice(compile, delegated, by_next, deep, of_an_iterator)
 
 
 def generators_that_are_left(compile):
@@ -113,11 +118,7 @@ def generators_that_are_left(compile):
         torch._dynamo.graph_break()
         return x + number + len(log)
 
-    for f in (broken, asked_once, cut, paired, before_a_break):
-        g = compile(f)
-        for seed in range(2):
-            log = []
-            yield g(sample(4, seed=seed), log), log
+    yield from each_twice(compile, broken, asked_once, cut, paired, before_a_break)
 
 
 def objects_that_end(compile):
@@ -147,11 +148,7 @@ def objects_that_end(compile):
         del made
         return x * 2 if kept() is None else x + 1
 
-    for f in (by_del, in_a_list, told, asked):
-        g = compile(f)
-        for seed in range(2):
-            log = []
-            yield g(sample(4, seed=seed), log), log
+    yield from each_twice(compile, by_del, in_a_list, told, asked)
 
 
 class Raising(nn.Module):

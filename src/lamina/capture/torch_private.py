@@ -43,6 +43,7 @@ from lamina.capture.python_ranges.torch_private import correct_ranges
 from lamina.capture.recurrent_layers.torch_private import correct_recurrent_layers
 from lamina.capture.torch_functions.torch_private import correct_functions
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina, correct_traces
+from lamina.capture.trace_notes.torch_private import take_notes
 from lamina.capture.two_names.torch_private import follow_second_names
 from lamina.errors import LaminaError
 
@@ -212,6 +213,7 @@ write_powers()
 _keep_signs_of_zeros()
 _keep_scaled_additions()
 correct_traces()
+take_notes()
 follow_second_names()
 keep_bounds_of_deques()
 break_at_arrays()

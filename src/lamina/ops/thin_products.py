@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from lamina.base.symbolic.torch_private import is_true
 from lamina.ops.table import row_of
 
 __all__ = ["LONG_SUM", "thin_dimension"]
@@ -58,7 +59,7 @@ def _is_widened(node: object) -> bool:
     while isinstance(node, Node) and node.op == "call_function":
         before = next((a for a in node.args if isinstance(a, Node)), None)
         value = None if before is None else before.meta.get("val")
-        if not isinstance(value, Tensor) or value.numel() != node.meta["val"].numel():
+        if not isinstance(value, Tensor) or not is_true(value.numel() == node.meta["val"].numel()):
             return False
         if value.dtype.itemsize < node.meta["val"].dtype.itemsize:
             return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
@@ -21,7 +22,7 @@ from lamina.ir.predicated import predicated_branches
 from lamina.ir.use_def import UseDef
 from lamina.schedule.gpu_target import GpuTarget
 
-__all__ = ["Cost", "CostModel", "phases"]
+__all__ = ["Cost", "CostModel", "ends_of_phases", "phases"]
 
 _LATENCY = 1.5
 """Microseconds from asking memory for something to having it, while everybody asks."""
@@ -176,7 +177,7 @@ class CostModel:
         """Bytes moved over the fewest possible: loops read once for each phase, from the cache where rows are short."""
         looped = frozenset(a for b in schedule.blocks if b.role == "loop" for a in b.axes)
         if looped not in self._rounds:
-            self._rounds[looped] = phases(self.nest, set(looped))
+            self._rounds[looped] = phases(self.nest, looped)
         rounds = self._rounds[looped]
         if rounds == 1:
             return 1.0
@@ -259,20 +260,26 @@ class CostModel:
         return frozenset(found)
 
 
-def phases(nest: Nest, looped: set[str]) -> int:
+def phases(nest: Nest, looped: AbstractSet[str]) -> int:
     """How often a program goes over what it loops over; a maximum and its sum of exponentials count once."""
+    return max(ends_of_phases(nest, looped), default=0) + 1
+
+
+def ends_of_phases(nest: Nest, looped: AbstractSet[str], online: bool = True) -> dict[int, list[int]]:
+    """By the number of each phase of a loop over these axes, the places of the reductions and stores that it is for;
+    ``online``: a maximum and its sum of exponentials are of one phase.
+    """
     phase: dict[str, int] = {}
-    last = 0
-    tops = {n for e in nest.body if isinstance(e, Reduce) and e.op == "max" for n in e.outs}
-    for eqn in nest.body:
+    found: dict[int, list[int]] = {}
+    tops = {n for e in nest.body if online and isinstance(e, Reduce) and e.op == "max" for n in e.outs}
+    for at, eqn in enumerate(nest.body):
         when = max((phase[n] for n in operands(eqn) if n not in tops or isinstance(eqn, Store)), default=0)
         over = isinstance(eqn, Reduce) and not looped.isdisjoint(eqn.axes)
         if over or (isinstance(eqn, Store) and any(e.axes() & looped for e in eqn.index)):
-            last = max(last, when)
+            found.setdefault(when, []).append(at)
         if not isinstance(eqn, Store | Check):
-            for name in defined(eqn):
-                phase[name] = when + over
-    return last + 1
+            phase |= dict.fromkeys(defined(eqn), when + over)
+    return found
 
 
 def _points(axes: frozenset[str], blocks: Mapping[str, Block]) -> int:

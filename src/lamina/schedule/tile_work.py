@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from lamina.ir.loops import Check, Load, Reduce, Store, axes_of, defined, operands
+from lamina.ir.loops import Check, Load, Store, axes_of, defined, operands
 from lamina.ir.plan import Block, GpuSchedule
+from lamina.schedule.gpu_cost import ends_of_phases
 from lamina.schedule.gpu_facts import NestFacts
 from lamina.schedule.gpu_neighbours import length_of
 from lamina.schedule.gpu_work import instructions_of
@@ -24,7 +25,7 @@ class TileWork:
 
     def __init__(self, facts: NestFacts, extents: Mapping[str, int]) -> None:
         self.values, self.extents = facts.values, extents
-        self.body = facts.nest.body
+        self.nest, self.body = facts.nest, facts.nest.body
         self.axes = [axes_of(eqn, facts.values) for eqn in self.body]
         self.made = {
             n: at for at, eqn in enumerate(self.body) if not isinstance(eqn, Store | Check) for n in defined(eqn)
@@ -62,17 +63,8 @@ class TileWork:
         """The places of the equations that each phase of a loop over these axes computes; ``online``: a maximum and its
         sum of exponentials together.
         """
-        when: dict[str, int] = {}
-        goals: dict[int, list[int]] = {}
-        tops = {n for e in self.body if online and isinstance(e, Reduce) and e.op == "max" for n in e.outs}
-        for at, eqn in enumerate(self.body):
-            phase = max((when[n] for n in operands(eqn) if n not in tops or isinstance(eqn, Store)), default=0)
-            over = isinstance(eqn, Reduce) and not looped.isdisjoint(eqn.axes)
-            if over or (isinstance(eqn, Store) and self.axes[at] & looped):
-                goals.setdefault(phase, []).append(at)
-            if not isinstance(eqn, Store | Check):
-                when |= dict.fromkeys(defined(eqn), phase + over)
-        return [self._needed(goals[phase], looped) for phase in sorted(goals)]
+        ends = ends_of_phases(self.nest, looped, online)
+        return [self._needed(ends[phase], looped) for phase in sorted(ends)]
 
     def _needed(self, goals: list[int], looped: frozenset[str]) -> set[int]:
         """The places of what these need and varies over the loop."""

@@ -17,7 +17,7 @@ from lamina.base.assumed_sizes import assumed_equal, assumed_size, assumed_step,
 from lamina.base.captured import is_custom_function
 from lamina.capture.external_state import reads
 from lamina.capture.external_state.torch_private import registered_names, translator, value_of
-from lamina.capture.trace_corrections.torch_private import calls_custom_function, classes_of_tensors, generators_left
+from lamina.capture.trace_notes.torch_private import calls_custom_function, classes_of_tensors, generators_left
 
 __all__ = ["left_generator", "refused"]
 

@@ -78,11 +78,14 @@ class Memory:
         return [f"({facts.lines[k]}_pid == 0)" for k in alone]
 
     def _once(self, eqn: Store, span: Span) -> list[str]:
-        """Conditions that pick one of the points of a block which would all do the same.
+        """Conditions that pick one of the points of a block which would all do the same; none where the nest reads what
+        is stored, as each point has to find there what it left.
 
-        H200, a condition of each row stored by each of its 1702 points, beside 83 M results: 538 us of 813.
+        H200, a condition of each row stored by each of its 1702 points, beside 83 M results: 814 us, by one 289.
         """
         facts = self.facts
+        if any(isinstance(e, Load) and e.buffer == eqn.buffer for e in facts.body):
+            return []
         varies = axes_of(eqn, facts.values).union(*(axes_of(check, facts.values) for check in facts.guards(eqn)))
         return [f"({a} == 0)" for k in sorted(span) for a in facts.blocks[k].axes if a not in varies]
 
