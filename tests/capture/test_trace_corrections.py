@@ -5,13 +5,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 import lamina
+from lamina.capture.wrong_traces.torch_private import _acts_when_closed
 
 WAYS: dict[str, Callable[[Any], Any]] = {
     "lamina": lamina.compile,
@@ -300,6 +301,78 @@ def test_what_is_sent_to_a_generator_after_an_exception_arrives() -> None:
     found, wanted = lamina.compile(function, backend="interp")(x), function(x)
     assert found[0].tolist() == wanted[0].tolist()
     assert found[1:] == wanted[1:]
+
+
+def _with_clauses() -> Iterator[int]:
+    try:
+        yield 1
+    except (IndexError, KeyError) as error:
+        print(error)
+    except ValueError:
+        pass
+
+
+def _with_finally() -> Iterator[int]:
+    try:
+        yield 1
+    finally:
+        print("left")
+
+
+def _with_any_exception() -> Iterator[int]:
+    try:
+        yield 1
+    except ValueError:
+        pass
+    except BaseException:
+        print("left")
+        raise
+
+
+def _with_a_manager() -> Iterator[int]:
+    with torch.no_grad():
+        yield 1
+
+
+def _with_a_named_class(kind: type = ValueError) -> Iterator[int]:
+    try:
+        yield 1
+    except kind:
+        print("left")
+
+
+@pytest.mark.parametrize(
+    ("function", "acts"),
+    [
+        (Sequence.__iter__, False),
+        (_with_clauses, False),
+        (_with_finally, True),
+        (_with_any_exception, True),
+        (_with_a_manager, True),
+        (_with_a_named_class, True),
+    ],
+)
+def test_handlers_that_may_take_what_closes_a_generator(function: Any, acts: bool) -> None:
+    assert _acts_when_closed(function.__code__, function.__globals__) is acts
+
+
+class _Parts(Sequence[int]):
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, place: Any) -> Any:
+        return [2, 5, 7][place]
+
+
+def test_a_sequence_that_is_left_in_the_middle_is_part_of_a_graph() -> None:
+    parts = _Parts()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if any(part > 4 for part in parts) else x
+
+    x = torch.ones(2)
+    compiled = lamina.compile(function, backend="interp", fullgraph=True, options={"strict": True})
+    assert torch.equal(compiled(x), x * 2)
 
 
 def test_a_generator_of_tensors_that_handles_an_exception_goes_on() -> None:

@@ -6,6 +6,7 @@ Each note is left on the trace's output, by methods of Dynamo that are replaced 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
@@ -54,14 +55,15 @@ def _note_generators() -> None:
     functions.LocalGeneratorObjectVariable.__init__ = init  # type: ignore[method-assign]
 
 
-def generators_left(output: Any) -> list[CodeType]:
-    """The code of generators that the trace with this ``output`` has begun and not ended.
+def generators_left(output: Any) -> list[tuple[CodeType, Mapping[str, Any]]]:
+    """The code and the globals of generators that the trace with this ``output`` has begun and not ended.
 
     Those of context managers, whose ``with`` may go on behind a graph, are none.
     """
     made = getattr(output, _GENERATORS, ())
     own = [g for g in made if type(g) is functions.LocalGeneratorObjectVariable]
-    return [g.get_code() for g in own if not (g._is_generator_just_started() or g._is_generator_exhausted())]
+    left = [g for g in own if not (g._is_generator_just_started() or g._is_generator_exhausted())]
+    return [(g.get_code(), g.inline_tracer.f_globals) for g in left]
 
 
 def _note_classes_of_tensors() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import dis
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -122,10 +123,38 @@ def left_generator() -> str:
     What these say is done when the generator is closed, and a trace does not close it.
     """
     tx = translator()
-    for code in () if tx is None else generators_left(tx.output):
-        if any(one.opname == "PUSH_EXC_INFO" for one in dis.get_instructions(code)):
+    for code, names in () if tx is None else generators_left(tx.output):
+        if _acts_when_closed(code, names):
             return f"the generator {code.co_name} is left before it ends, within try or with"
     return ""
+
+
+def _acts_when_closed(code: CodeType, names: Mapping[str, Any]) -> bool:
+    """Whether a handler of a generator may take the exception that closes it; ``names`` are its globals.
+
+    One for other exceptions, as that of ``collections.abc.Sequence.__iter__`` for an ``IndexError``, raises it again.
+    """
+    steps = list(dis.get_instructions(code))
+    place = {step.offset: at for at, step in enumerate(steps)}
+    for at, step in enumerate(steps):
+        if step.opname != "PUSH_EXC_INFO":
+            continue
+        at += 1
+        while steps[at].opname != "RERAISE":
+            kinds = []
+            while steps[at].opname == "LOAD_GLOBAL":
+                kinds.append(names.get(steps[at].argval, getattr(builtins, steps[at].argval, None)))
+                at += 1
+            at += steps[at].opname == "BUILD_TUPLE"
+            if steps[at].opname != "CHECK_EXC_MATCH" or not all(map(_is_ordinary, kinds)):
+                return True
+            at = place[steps[at + 1].argval]
+    return False
+
+
+def _is_ordinary(kind: object) -> bool:
+    """Whether it is a class of exceptions that what closes a generator is none of."""
+    return isinstance(kind, type) and issubclass(kind, Exception)
 
 
 _BINARY = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "xor", "or")
