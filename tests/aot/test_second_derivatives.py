@@ -140,7 +140,7 @@ def test_an_input_without_a_gradient_is_not_kept_for_it() -> None:
 @pytest.mark.parametrize("way", [{"options": {"numerics": "eager"}}, {"dynamic": True}], ids=str)
 def test_a_second_derivative_that_is_not_known_is_refused_for_each_input(way: dict[str, Any]) -> None:
     def cubed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return (x * w) ** 3
+        return (x * w) ** 3 + torch.rand_like(x)  # which draws numbers, and is not run again
 
     x, w = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([3.0, 4.0], requires_grad=True)
     arriving = torch.ones(2, requires_grad=True)
@@ -150,6 +150,55 @@ def test_a_second_derivative_that_is_not_known_is_refused_for_each_input(way: di
     for one in (x, w, arriving):
         with pytest.raises(DoubleBackward):
             torch.autograd.grad(gradient.sum(), one, retain_graph=True, allow_unused=True)
+
+
+def _sized(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, int]:
+    product = x @ w
+    return product.t().exp(), product.sum() * x.shape[0], x.shape[0] * 2
+
+
+def _beside_a_root(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    return (x - x).sqrt(), w.pow(3)
+
+
+def _cast(x: Tensor, w: Tensor) -> tuple[Tensor]:
+    with torch.autocast("cpu", torch.bfloat16):
+        product = x @ w
+    return (product.float().tanh(),)
+
+
+_BY_AUTOGRAD = [{"dynamic": True}, {"options": {"numerics": "eager"}}, {"dynamic": True, "options": {"capture": "own"}}]
+
+
+@pytest.mark.parametrize("way", _BY_AUTOGRAD, ids=str)
+@pytest.mark.parametrize("function", [_sized, _beside_a_root, _cast])
+def test_regions_that_autograd_differentiates_have_eagers_second_derivatives(function: Any, way: Any) -> None:
+    """Of each result alone as well: a derivative that is infinite is not met by one that no gradient arrives at."""
+
+    def outcome(function: Any, size: int, history: bool, wanted: int | None) -> list[Tensor | None]:
+        leaves = [_leaf(size, 4, seed=size), _leaf(4, 3)]
+        x, w = (leaf * 1 for leaf in leaves) if history else leaves
+        results = [one for one in function(x, w) if isinstance(one, Tensor)]
+        parts = [one for i, one in enumerate(results) if wanted in (None, i)]
+        total = sum(((one.float() * (i + 1)).sum().square() for i, one in enumerate(parts)), torch.zeros(()))
+        found = torch.autograd.grad(total, (x, w), create_graph=True, allow_unused=True)
+        penalty = sum((one.square().sum() for one in found if one is not None), torch.zeros(()))
+        if penalty.requires_grad:
+            penalty.backward()  # type: ignore[no-untyped-call]
+        return [*found, *(leaf.grad for leaf in leaves)]
+
+    torch.compiler.reset()
+    compiled = lamina.compile(function, backend="interp", **way)
+    within = {"rtol": 3e-2, "atol": 0.5} if function is _cast else {"rtol": 1e-4, "atol": 1e-4}
+    for size, history in ((3, False), (4, True), (5, False)):
+        for wanted in (None,) if function is _cast else (None, 1):
+            if function is _beside_a_root and wanted is None:
+                continue
+            found, eager = (outcome(f, size, history, wanted) for f in (compiled, function))
+            for mine, theirs in zip(found, eager, strict=True):
+                assert (mine is None) is (theirs is None)
+                if mine is not None and theirs is not None:
+                    torch.testing.assert_close(mine, theirs, **within)
 
 
 def _and_another(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -181,7 +230,8 @@ def test_each_of_many_regions_looks_at_its_own_inputs_only(monkeypatch: pytest.M
         return usual(region, anchors, gradients)
 
     monkeypatch.setattr(run, "refusing", counting)
-    step = lamina.compile(lambda x, w: (x * w).tanh(), backend="interp", options={"numerics": "eager"})
+    drawing = lambda x, w: (x * w).tanh() + torch.rand_like(x)  # noqa: E731
+    step = lamina.compile(drawing, backend="interp", options={"numerics": "eager"})
     weights = [torch.ones(3, requires_grad=True) for _ in range(8)]
     x = weights[0] * 1
     for weight in weights:

@@ -59,11 +59,15 @@ class DefinedGradients:
         self._now = _Now()
         self._node: Any = None
         self._hook: Callable[[Sequence[Any]], None] | None = None
+        self._places: Sequence[int] = ()
 
-    def watched(self, apply: Callable[..., Any], place: int) -> Callable[..., Any]:
+    def watched(
+        self, apply: Callable[..., Any], place: int, keep: Callable[[Any, Sequence[Any]], None] | None
+    ) -> Callable[..., Any]:
         """What a function that is followed ``apply``s, whose node notes which gradients are not there.
 
-        It also notes what leads to inputs with a history, for gradients that are differentiated again.
+        For gradients that are differentiated again it also notes what leads to inputs with a history, and is let
+        ``keep`` the inputs, if there is use for them.
 
         Its result at ``place`` has a gradient.
         """
@@ -77,6 +81,8 @@ class DefinedGradients:
             histories = [x for x in inputs if isinstance(x, torch.Tensor) and x.grad_fn is not None]
             if histories:
                 node.behind = (leading_to(*histories),)
+            if keep is not None:
+                keep(node, inputs)
             if hook is None:
                 node.set_materialize_grads(False)
             else:
@@ -85,6 +91,13 @@ class DefinedGradients:
 
         never_captured(run)
         return run
+
+    def arrived(self, gradients: Sequence[Any]) -> list[Any]:
+        """Gradients that the followed function is handed, None in the place of zeros for those that are not there."""
+        found = self._now.found
+        undefined = found[1] if found is not None and found[0] == len(self._places) else ()
+        absent = {self._places[k] for k in undefined}
+        return [None if i in absent else g for i, g in enumerate(gradients)]
 
     def _noting(self, places: Sequence[int]) -> Callable[[Sequence[Any]], None]:
         def hook(gradients: Sequence[Any]) -> None:
@@ -143,7 +156,7 @@ class DefinedGradients:
         never_captured(saved)
         never_captured(clears)
         never_captured(nothing)
-        self._node = node_class(function)
+        self._node, self._places = node_class(function), places
         serve_sparse(function)
         if tangents == 1:
             serve_nothing(function, nothing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Sequence
+from itertools import compress
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from lamina.aot.torch_private import autocast_states, transforms_are_active
 from lamina.base.fx.torch_private import flatten, forward_of
 from lamina.base.reasons import Reason
 from lamina.base.recovery import brief
-from lamina.base.torch_private import HigherOrderOperator, counted_version
+from lamina.base.torch_private import HigherOrderOperator
 
 __all__ = ["Rerun", "why_not_again"]
 
@@ -41,6 +42,7 @@ class Rerun:
         mutated: Sequence[int],
         notes: Notes,
         detached: Sequence[bool] = (),
+        numbers: Sequence[int] = (),
     ) -> None:
         self._gm, self._notes = gm, notes
         self._with_gradient = tuple(with_gradient)
@@ -49,8 +51,17 @@ class Rerun:
         self._unread = unread(gm).intersection(mutated) if mutated else frozenset()
         self.limit = why_not_again(gm, set(mutated) - self._unread)
         """Why the graph is never run again, None if it may be."""
-        self.inputs = Inputs(with_gradient, detached, self.limit is None)
+        self.inputs = Inputs(with_gradient, detached, self.limit is None, numbers)
         self.taken = self.inputs.taken
+
+    def keep(self, node: Any, inputs: Sequence[Any]) -> None:
+        """Let a ``node`` of AOTAutograd's keep what its inputs are known by later; see ``of``."""
+        node.anchors = [*compress(inputs, self._with_gradient)]
+        node.taken = self.taken(inputs)
+
+    def of(self, node: Any, gradients: Sequence[Any]) -> tuple[Any, ...] | None:
+        """The gradients of all inputs of a ``node`` that keeps them, for the ``gradients`` of all results, or None."""
+        return self.gradients(node.taken, node.anchors, gradients) if node.anchors else None
 
     def gradients(
         self, taken: Taken | None, anchors: Sequence[torch.Tensor], gradients: Sequence[Any], sparse: bool = False
@@ -86,9 +97,7 @@ class Rerun:
         alive = [t for t in inputs if t is not None]
         if len(alive) < len(inputs):
             return None
-        now = map(counted_version, alive)
-        changed = {i for i, (one, other) in enumerate(zip(now, versions, strict=True)) if one != other}
-        return alive if changed <= self._unread else None
+        return alive if self.inputs.changed(versions, alive) <= self._unread else None
 
     def _differentiated(
         self, inputs: Sequence[torch.Tensor], gradients: Sequence[Any], create_graph: bool

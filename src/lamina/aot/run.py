@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from lamina.aot.autograd.nodes.torch_private import serve_differentiated
 from lamina.aot.autograd.torch_private import (
     Applied,
     differentiable_places,
+    gives_results,
     history_of_results,
     only_computes,
     only_viewed,
@@ -24,6 +26,7 @@ from lamina.aot.autograd.torch_private import (
 from lamina.aot.backward_operands import mark_backward_operands
 from lamina.aot.calls import Unsuitable
 from lamina.aot.captured import Captured, Differentiated
+from lamina.aot.differentiable import Rerun
 from lamina.aot.eager import eager_is_best
 from lamina.aot.eager_history import held_by_eager, reach_in_eager
 from lamina.aot.engine.again import Again
@@ -41,6 +44,7 @@ from lamina.aot.state import undone, without_history
 from lamina.aot.taken_apart import TakenApart
 from lamina.aot.torch_private import asks_for_another_capture, is_leaf
 from lamina.base.devices import GPUS
+from lamina.base.fx.torch_private import flatten
 from lamina.base.modes import autocast_kept
 from lamina.base.reasons import Reason
 from lamina.base.recipes import made_of
@@ -222,6 +226,31 @@ class _Autograd:
             unversioned=kept_by_norms(graph),
         )
 
+    def _rerun(self, function: Any) -> Rerun | None:
+        """The captured graph, for gradients that are differentiated again, where it has ``function``'s results."""
+        gm, reached = self.captured.graph, self.graphs.reached
+        inputs = self.captured.example_inputs
+        returned, _ = flatten(gm.graph.output_node().args[0])
+        if len(reached) != len(inputs) or not gives_results(function, len(returned)):
+            return None
+        numbers = [i for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor)]
+        rerun = Rerun(gm, reached, inputs_written(gm), self.notes, self.captured.differentiable, numbers)
+        return None if rerun.limit is not None else rerun
+
+    def _differentiable(
+        self,
+        rerun: Rerun | None,
+        node: Any,
+        arrived: Sequence[Any],
+        leaves: Sequence[torch.Tensor],
+        found: Sequence[Any],
+    ) -> Any:
+        """Gradients that may be differentiated again: eager's, or those ``found``, which refuse that."""
+        again = None if rerun is None else rerun.of(node, arrived)
+        if again is not None and len(again) == len(found):
+            return again
+        return refusing((self.notes.name, self.notes.place), leaves, [_apart(g) for g in found])
+
     def _made(self, applied: Applied) -> None:
         self.applied = applied
 
@@ -241,9 +270,9 @@ class _Autograd:
         places, given = known
         find = held_by_eager(gm, example_inputs, places) if alike else lambda: None
         self.graphs.defined_gradients.follow(function, Again(find, self.notes), given)
-        region = self.notes.name, self.notes.place
-        serve_differentiated(function, lambda leaves, found: refusing(region, leaves, [_apart(g) for g in found]))
-        applied.call = self.graphs.defined_gradients.watched(applied.call, given[0])
+        defined, rerun = self.graphs.defined_gradients, self._rerun(function) if alike else None
+        serve_differentiated(function, defined.arrived, functools.partial(self._differentiable, rerun))
+        applied.call = defined.watched(applied.call, given[0], None if rerun is None else rerun.keep)
         if alike:
             self.written_with_history = tuple(i for kind, i in places if kind == "input")
             candidates = _with_history(self.captured, self.graphs.reached)

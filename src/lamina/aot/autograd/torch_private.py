@@ -32,6 +32,7 @@ from lamina.aot.torch_private import never_captured
 __all__ = [
     "Applied",
     "differentiable_places",
+    "gives_results",
     "history_of_results",
     "only_computes",
     "only_viewed",
@@ -273,6 +274,15 @@ def differentiable_places(function: Any, alike: bool) -> tuple[tuple[tuple[str, 
         else:
             return None
     return (tuple(places), tuple(given)) if places else None
+
+
+def gives_results(function: Any, count: int) -> bool:
+    """Whether AOTAutograd's ``function`` gives just the ``count`` results of the graph, each a tensor of its own."""
+    metadata = function.metadata
+    own = (OutputType.non_alias, OutputType.unsafe_view_alias)
+    plain = not metadata.mutated_inp_runtime_indices and not metadata.num_intermediate_bases
+    plain = plain and not metadata.tokens and all(type(one) is PlainTensorMeta for one in metadata.subclass_inp_meta)
+    return plain and [one.output_type in own for one in metadata.output_info] == [True] * count
 
 
 def history_of_results() -> frozenset[int]:

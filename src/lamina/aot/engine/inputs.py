@@ -22,11 +22,15 @@ class Inputs:
     """Tells what the inputs of calls of a graph are known by later, if it may run again (``again``).
 
     ``with_gradient`` says which inputs get a gradient; those of the others that are ``detached`` are made for each
-    call, in the memory of the user's: nobody else keeps them.
+    call, in the memory of the user's: nobody else keeps them. The inputs at the places ``numbers`` are no tensors.
     """
 
-    def __init__(self, with_gradient: Sequence[bool], detached: Sequence[bool], again: bool) -> None:
+    def __init__(
+        self, with_gradient: Sequence[bool], detached: Sequence[bool], again: bool, numbers: Sequence[int] = ()
+    ) -> None:
         self.with_gradient, self.detached, self.again = tuple(with_gradient), tuple(detached), again
+        self._numbers = frozenset(numbers)
+        self._tensors = tuple(i for i in range(len(self.with_gradient)) if i not in self._numbers)
         self._others = tuple(i for i, wanted in enumerate(with_gradient) if not wanted)
         self._detached = frozenset(i for i, is_detached in enumerate(detached) if is_detached) & frozenset(self._others)
 
@@ -35,15 +39,24 @@ class Inputs:
         if not self.again:
             return None
         try:
-            return tuple(map(counted_version, inputs)), [self._reference(i, inputs[i]) for i in self._others]
+            return self._versions(inputs), [self._reference(i, inputs[i]) for i in self._others]
         except RuntimeError:  # a tensor of inference mode
             return None
 
-    def _reference(self, place: int, given: torch.Tensor) -> Callable[[], torch.Tensor | None]:
-        return functools.partial(_itself, given) if place in self._detached else weakref.ref(given)
+    def _versions(self, inputs: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(map(counted_version, [inputs[i] for i in self._tensors] if self._numbers else inputs))
+
+    def changed(self, versions: Sequence[int], inputs: Sequence[Any]) -> set[int]:
+        """The places of ``inputs`` that were written to since they had these ``versions``."""
+        known = zip(self._tensors, versions, self._versions(inputs), strict=True)
+        return {place for place, before, now in known if before != now}
+
+    def _reference(self, place: int, given: Any) -> Callable[[], Any]:
+        kept = place in self._detached or place in self._numbers
+        return functools.partial(_itself, given) if kept else weakref.ref(given)
 
 
-def _itself(given: torch.Tensor) -> torch.Tensor:
+def _itself(given: Any) -> Any:
     return given
 
 

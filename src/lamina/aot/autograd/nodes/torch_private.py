@@ -93,24 +93,32 @@ def _made_dense(usual: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def serve_differentiated(function: Any, marked: Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]) -> None:
-    """Let the gradients that nodes of ``function`` give with ``create_graph=True`` be what ``marked`` makes of them.
+def serve_differentiated(
+    function: Any,
+    arrived: Callable[[Sequence[Any]], Sequence[Any]],
+    made: Callable[[Any, Sequence[Any], Sequence[torch.Tensor], Sequence[Any]], Any],
+) -> None:
+    """Let the gradients that nodes of ``function`` give with ``create_graph=True`` be what is ``made`` of them.
 
-    It is given what leads to the inputs of the node, and the gradients that arrive with a history. AOTAutograd's own
-    gradients lead to what it saved only, so that one asked for through them seems not to be there. Inputs that are
-    leaves are found from the node; who calls the function notes what leads to the others as ``behind``.
+    It is given the node, the gradients that ``arrived``, what leads to the node's inputs and to gradients that arrive
+    with a history, and the node's own gradients. These lead to what AOTAutograd saved only, so that one asked for
+    through them seems not to be there. Inputs that are leaves are found from the node; who calls the function notes
+    what leads to the others as ``behind``, and may note what the inputs are known by as ``anchors`` and ``taken``.
     """
-    node_class(function).behind = ()  # type: ignore[attr-defined]
+    node: Any = node_class(function)
+    node.behind, node.anchors, node.taken = (), (), None
 
     def marking(usual: Callable[..., Any]) -> Callable[..., Any]:
         def apply(ctx: Any, *arguments: Any) -> Any:
             if not torch.is_grad_enabled():
                 return usual(ctx, *arguments)
             boxed = len(arguments) == 1 and isinstance(arguments[0], list)
-            given = [g for g in (arguments[0] if boxed else arguments) if g is not None and g.requires_grad]
+            gradients = arrived(arguments[0] if boxed else arguments)
+            given = [g for g in gradients if g is not None and g.requires_grad]
             leaves = [before.variable for before, _ in ctx.next_functions if hasattr(before, "variable")]
-            found = usual(ctx, *arguments)
-            return marked([*leaves, *ctx.behind, *given], found)
+            with torch.no_grad():  # AOTAutograd writes to what it makes of a gradient with other strides
+                found = usual(ctx, *arguments)
+            return made(ctx, gradients, [*leaves, *ctx.behind, *given], found)
 
         never_captured(apply)
         return apply
