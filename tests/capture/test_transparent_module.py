@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import lamina
 from lamina.capture.dynamo import compile_callable
 from lamina.capture.module import is_transparent, original_of
 from lamina.record import Record
@@ -212,6 +213,25 @@ def test_functions_methods_and_classes():
     assert isinstance(small, Small)
     torch.testing.assert_close(small(x), x + 1)
     assert backend.graphs == 3
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "own"])
+def test_instances_of_a_compiled_class_are_compiled(capture):
+    """Their calls are compiled ones already, of which torch refuses to make more."""
+
+    class Doubling(nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    class Derived(Doubling):
+        pass
+
+    lamina.compile(Doubling)
+    for kind in (Doubling, Derived):
+        compiled = lamina.compile(kind(), options={"capture": capture})
+        assert compiled(torch.ones(3)).tolist() == [2.0] * 3
+        assert isinstance(compiled, kind)
+        assert compiled.stats().graphs == 1
 
 
 def test_graph_breaks_split_and_fullgraph_refuses():

@@ -16,6 +16,7 @@ from lamina.base.files import graph_text, text_of
 from lamina.base.recovery import recover
 from lamina.base.source import name_users_lines
 from lamina.base.symbolic.environment.torch_private import questions_unlimited
+from lamina.capture.compiled_before.torch_private import uncompiled
 from lamina.capture.entry.torch_private import improve_entry
 from lamina.capture.events.torch_private import note_fixed_sizes, watch_frames
 from lamina.capture.external_state.torch_private import guard_unguarded, is_guarded
@@ -216,6 +217,9 @@ def compile_callable(
     backend = _Backend(backend_callable, (fullgraph, dynamic), record, strict)
 
     def compiled(function: Any) -> Any:
+        called = uncompiled(function.__call__) if isinstance(function, torch.nn.Module) else None
+        if called is not None and called != function.__call__:
+            function = called  # of a module whose class was compiled
         behind = torch.compile(function, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
         return improve_entry(behind, backend.log, strict, entry == "torch")
 
