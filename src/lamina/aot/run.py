@@ -175,6 +175,21 @@ def _apart(gradient: Any) -> Any:
     return gradient.detach() if isinstance(gradient, torch.Tensor) else gradient
 
 
+def _differentiable(
+    rerun: Rerun | None,
+    region: tuple[str, str],
+    node: Any,
+    arrived: Sequence[Any],
+    leaves: Sequence[Any],
+    found: Sequence[Any],
+) -> Any:
+    """Gradients that may be differentiated again: eager's, or those ``found``, which refuse that."""
+    again = None if rerun is None else rerun.of(node, arrived)
+    if again is not None and len(again) == len(found):
+        return again
+    return refusing(region, leaves, [_apart(g) for g in found])
+
+
 class _Autograd:
     """One run of AOTAutograd."""
 
@@ -237,20 +252,6 @@ class _Autograd:
         rerun = Rerun(gm, reached, inputs_written(gm), self.notes, self.captured.differentiable, numbers)
         return None if rerun.limit is not None else rerun
 
-    def _differentiable(
-        self,
-        rerun: Rerun | None,
-        node: Any,
-        arrived: Sequence[Any],
-        leaves: Sequence[torch.Tensor],
-        found: Sequence[Any],
-    ) -> Any:
-        """Gradients that may be differentiated again: eager's, or those ``found``, which refuse that."""
-        again = None if rerun is None else rerun.of(node, arrived)
-        if again is not None and len(again) == len(found):
-            return again
-        return refusing((self.notes.name, self.notes.place), leaves, [_apart(g) for g in found])
-
     def _made(self, applied: Applied) -> None:
         self.applied = applied
 
@@ -270,8 +271,9 @@ class _Autograd:
         places, given = known
         find = held_by_eager(gm, example_inputs, places) if alike else lambda: None
         self.graphs.defined_gradients.follow(function, Again(find, self.notes), given)
+        region = self.notes.name, self.notes.place
         defined, rerun = self.graphs.defined_gradients, self._rerun(function) if alike else None
-        serve_differentiated(function, defined.arrived, functools.partial(self._differentiable, rerun))
+        serve_differentiated(function, defined.arrived, functools.partial(_differentiable, rerun, region))
         applied.call = defined.watched(applied.call, given[0], None if rerun is None else rerun.keep)
         if alike:
             self.written_with_history = tuple(i for kind, i in places if kind == "input")
