@@ -20,6 +20,7 @@ from lamina.artefacts.kernels import Files
 from lamina.base.reasons import Reason
 from lamina.base.recipes import captured_as
 from lamina.base.torch_private import how_made_called, name_of_how_made
+from lamina.capture.own.reuse.sized import Sized, function_of
 from lamina.capture.own.writing import Pair, Writing
 from lamina.record import Record
 
@@ -198,6 +199,17 @@ def _with_numbers(parts: Parts, files: Files) -> dict[str, Any]:
     return {"values": [*map(int, parts["values"])]}
 
 
+def _for_sizes(parts: Parts, files: Files) -> dict[str, Any]:
+    known = [[*values] for values, stands in parts["known"].items() if stands]
+    return {"tensors": parts["tensors"], "read": parts["read"], "known": known, "holds": parts["form"].told_as("holds")}
+
+
+def _make_for_sizes(compiled: Compiled, text: Parts, files: Files, record: Record) -> Compiled:
+    holds = None if text["holds"] is None else function_of(text["holds"], "holds")
+    known = {tuple(values): True for values in text["known"]}
+    return Sized(compiled, text["tensors"], function_of(text["read"], "read"), known, holds)
+
+
 # The state of the thread.
 
 
@@ -282,6 +294,7 @@ _WRITERS: dict[str, Callable[[Parts, Files], dict[str, Any]]] = {
     "with places": _with_places,
     "with views": _with_views,
     "with numbers": _with_numbers,
+    "for sizes": _for_sizes,
     "within": lambda parts, files: {"inference": parts["inference"]},
     "leaving": lambda parts, files: {"grad": parts["grad"], "at_once": parts["at_once"]},
     "raising again": _raising_again,
@@ -298,6 +311,7 @@ AROUND: dict[str, Callable[[Compiled, Parts, Files, Record], Compiled]] = {
     "with places": _make_with_places,
     "with views": _make_with_views,
     "with numbers": lambda compiled, text, files, record: with_numbers(compiled, tuple(text["values"])),
+    "for sizes": _make_for_sizes,
     "within": lambda compiled, text, files, record: within(compiled, text["inference"]),
     "leaving": lambda compiled, text, files, record: leaving(compiled, text["grad"], text["at_once"]),
     "raising again": _make_raising_again,

@@ -1,6 +1,7 @@
 """Random programs whose sizes and integers differ from call to call: own front end against eager.
 
-``python -m tests.capture.own.sized_programs FIRST COUNT`` prints what differs.
+``python -m tests.capture.own.sized_programs FIRST COUNT [growing]`` prints what differs;
+``growing``: a size is seldom one that came before.
 """
 
 from __future__ import annotations
@@ -209,6 +210,22 @@ def _steps(r: random.Random) -> list[tuple[str, int, bool]]:
     return found
 
 
+def _growing(r: random.Random) -> list[tuple[str, int, bool]]:
+    """Calls that differ in the sizes of the argument, most of them in nothing else."""
+    form, number, grad, rank = r.choice(FORMS), r.choice((1, 2, 3, 5)), r.random() < 0.8, r.choice((1, 2, 2))
+    size, found = [r.randint(1, 9) for _ in range(rank)], []
+    moving = [place for place in range(rank) if r.random() < 0.7] or [0]
+    for _ in range(r.randint(8, 14)):
+        for place in moving:
+            size[place] = r.choice((r.randint(1, 12), r.randint(2, 40), size[place] + 1))
+        count = 1
+        for one in size:
+            count *= one
+        given = form.format(c=count + 1, s=tuple(size), r=tuple(size[::-1]), p=tuple(range(rank))[::-1])
+        found.append((given, number if r.random() < 0.95 else r.choice((1, 2, 3, 5)), grad))
+    return found
+
+
 def _run(text: str, steps: list[tuple[str, int, bool]], wrap: Callable[[Any], Any]) -> list[Any]:
     held = SimpleNamespace(n=0, seen=[], sizes={}, last=None)
     space: dict[str, Any] = {
@@ -244,10 +261,11 @@ def difference(
     seed: int,
     machine: Callable[[], Library | None] = no_machine,
     backend: Callable[..., Any] = lambda gm, fakes: gm.forward,
+    growing: bool = False,
 ) -> Outcome:
     """Run the program and the calls of ``seed`` by eager and by the own front end with graphs run by ``backend``."""
     r = random.Random(seed)
-    text, steps = _program(r), _steps(r)
+    text, steps = _program(r), _growing(r) if growing else _steps(r)
     outcome = Outcome(calls=len(steps), text=text)
     return compared(
         outcome,
@@ -258,10 +276,10 @@ def difference(
 
 def main() -> None:
     """Compare as many as are asked for."""
-    first, count = int(sys.argv[1]), int(sys.argv[2])
+    first, count, growing = int(sys.argv[1]), int(sys.argv[2]), "growing" in sys.argv
     calls = reused = wrong = 0
     for seed in range(first, first + count):
-        outcome = difference(seed, guard_machine)
+        outcome = difference(seed, guard_machine, growing=growing)
         calls, reused = calls + outcome.calls, reused + outcome.reused
         if outcome.told:
             wrong += 1

@@ -27,7 +27,7 @@ SEEDS = 60
 class Compiled:
     """A compiled callable with its record and the drivers that it has."""
 
-    def __init__(self, target, monkeypatch, machine=no_machine):
+    def __init__(self, target, monkeypatch, machine=no_machine, **options):
         self.record, self.versions, self.interpreted = Record(), [], 0
         before, run = Versions.__init__, Machine.run
 
@@ -42,7 +42,7 @@ class Compiled:
         monkeypatch.setattr(Versions, "__init__", kept)
         monkeypatch.setattr(Machine, "run", counted)
         self.call = interpreted_callable(
-            target, backend_callable=lambda gm, fakes: gm.forward, record=self.record, machine=machine
+            target, backend_callable=lambda gm, fakes: gm.forward, record=self.record, machine=machine, **options
         )
 
     def drivers(self):
@@ -126,7 +126,7 @@ def test_a_number_that_differs_in_each_call_ends_the_reuse(monkeypatch) -> None:
 
 def test_sizes_that_come_again_have_versions_though_others_are_given_up(monkeypatch) -> None:
     """Lengths grow within a round, as in generation; each is traced when it comes for the second time."""
-    compiled = Compiled(lambda x: x.relu() * x.shape[0], monkeypatch)
+    compiled = Compiled(lambda x: x.relu() * x.shape[0], monkeypatch, dynamic=False)
     counts = []
     for lengths in (range(1, 21), range(1, 21), range(1, 21), range(1, 100), range(1, 100), range(1, 100)):
         compiled.interpreted = 0

@@ -185,16 +185,18 @@ class _Entry:
 
     def _stored(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the call gives if it was stored by another process, else ``MISSING``."""
-        found = None
-        if self.store is not None:
+        while self.store is not None:
+            found = None
             with self.record.harmless("capture"), collector_held(lasting=True):
                 found = self.store.found(args, kwargs)
-        if found is None:
-            return MISSING
-        driver, run = found
-        self.versions.take(driver)
-        result = run()
-        return MISSING if type(result) is Miss else result
+            if found is None:
+                break
+            driver, run = found
+            self.versions.take(driver)
+            result = run()
+            if type(result) is not Miss:
+                return result
+        return MISSING
 
     def _interpreted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.interpreting is None:

@@ -23,10 +23,12 @@ from lamina.capture.own.machine import Machine
 from lamina.capture.own.recorder import Backend, Recorder, Regions
 from lamina.capture.own.reuse.answers import is_copied
 from lamina.capture.own.reuse.driver import Driver, state_of_torch
+from lamina.capture.own.reuse.sizes import Sizes
 from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.own.reuse.tracing import TracingWorld
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.sharing.families import Families
+from lamina.capture.own.sharing.sized import form_of
 from lamina.capture.own.torch_private import SET_GRAD, recording
 from lamina.capture.recompiles.guard_texts import FailedGuard, refusal
 from lamina.capture.recompiles.reasons import GUARDS
@@ -90,6 +92,8 @@ class Interpreting:
         varying = self.versions.varying
         trace = Trace(lambda: self._line_of(machine), state_of_torch(), varying) if self.versions.traced else None
         recorder.trace = trace
+        if trace is not None and self.regions.families is not None:
+            trace.sizes = Sizes(trace, self.versions.sizes, [*map(form_of, self.versions.graphs)])
         capturing = CapturingWorld(recorder)
         machine = Machine(capturing if trace is None else TracingWorld(capturing, trace))
         recorder.told = lambda what, cause: self._note_break(what, cause, machine)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -64,6 +65,8 @@ __all__ = ["Recorder", "Regions"]
 Backend = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_NO_FILE = os.sep * 2
+"""How the name of no file begins."""
 _MOST_REGIONS = 256
 """Compiled graphs that one callable keeps; a program whose sizes are all different would keep one for each."""
 
@@ -94,6 +97,10 @@ class Regions:
         if len(self.compiled) >= _MOST_REGIONS:
             del self.compiled[next(iter(self.compiled))]
         self.compiled[key] = compiled
+
+
+_OF_ONE_ELEMENT = frozenset(("item", "__bool__", "__int__", "__float__", "is_nonzero"))
+"""Questions for values that raise for tensors of more elements than one."""
 
 
 class _Broken(Unhandled):
@@ -141,7 +148,8 @@ class Recorder(TorchFunctionMode):
             self._pin(args, kwargs)
             if name == "stride" and any(type(t) is Pending and min(t.shape, default=2) < 2 for t in args):
                 self.flush()  # strides of such dimensions are what the computation makes of them
-            return func(*mapped(args, _looks), **mapped(kwargs, _looks))
+            found = func(*mapped(args, _looks), **mapped(kwargs, _looks))
+            return self._told(name, args, kwargs, found, sys._getframe(1))
         if self.trace is not None and self.trace.learning.values:
             func, args, kwargs = self._with_numbers(func, args, kwargs)
         self.cause = ""
@@ -153,6 +161,8 @@ class Recorder(TorchFunctionMode):
         self.end(name or str(func), always=True, cause=self.cause or cause_of_operands(flat((args, kwargs))))
         self.regions.native += 1
         self._pin(args, kwargs)
+        if name not in _OF_ONE_ELEMENT:
+            self._pin_sizes()
         if self.trace is not None and is_read(func, args, kwargs):
             found = func(*args)
             self.trace.learning.learn(func, args, found)
@@ -160,8 +170,23 @@ class Recorder(TorchFunctionMode):
         self.escaped(name)
         return func(*args, **kwargs)
 
+    def _told(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any, frame: FrameType) -> Any:
+        """What a question about a tensor is answered, whose answer in this call is ``found``."""
+        if self.trace is None or self.trace.sizes is None:
+            return found
+        if kwargs or not args or not by_interpreter(frame, _NO_FILE):
+            self._pin_sizes()
+            return found
+        return self.trace.sizes.told(name, args, found, self.segment)
+
+    def _pin_sizes(self) -> None:
+        """What the call does rests on all sizes that vary."""
+        if self.trace is not None and self.trace.sizes is not None:
+            self.trace.sizes.close()
+
     def _by_calls(self, layer: Callable[[Callable[..., Any]], Any]) -> tuple[Any] | None:
         """What a layer gives whose calls the graph holds; None if it cannot hold one of them."""
+        self._pin_sizes()
 
         def call(func: Any, *args: Any) -> Any:
             found = self._recorded(func, args, {})
@@ -184,15 +209,17 @@ class Recorder(TorchFunctionMode):
     ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         """A call as a graph holds it for all of the numbers that were learnt; they are pinned if none can."""
         learning = self.trace.learning
-        if func is torch.tensor and len(args) == 1 and learning.is_learnt(args[0]):
+        number = args[0] if func is torch.tensor and len(args) == 1 else None
+        if learning.is_learnt(number) and not _is_size(number, self.trace):
             dtype = dtype_of_number(args[0], kwargs)
             made = None if dtype is None else learning.as_tensor(args[0])
             if made is not None:
                 return torch.Tensor.to, (made, dtype), {"copy": True}
         if not takes_numbers(func, args, kwargs):
-            learning.pin(args, kwargs)
+            learning.pin(args, kwargs, but=partial(_is_size, trace=self.trace))
         else:
-            integers = [value for value in learning.learnt_in((*args, *kwargs.values())) if type(value) is int]
+            learnt = learning.learnt_in((*args, *kwargs.values()))
+            integers = [value for value in learnt if type(value) is int and not _is_size(value, self.trace)]
             looks = mapped((*args, *kwargs.values()), _looks)
             if integers and computes_in_integers(func, *looks):
                 tensors = {id(value): learning.as_tensor(value) for value in integers}
@@ -269,6 +296,8 @@ class Recorder(TorchFunctionMode):
         if self.trace is not None:
             segment.forget_pinned(self.trace.learning.is_learnt)
             for number in self.trace.learning.learnt_in((*args, *kwargs.values())):
+                if _is_size(number, self.trace):
+                    continue
                 made = None if id(number) in segment.learnt else self.trace.learning.as_tensor(number, of_floats=True)
                 if made is not None:
                     segment.learns(number, made)
@@ -449,6 +478,12 @@ class Recorder(TorchFunctionMode):
 
     def _tell(self, segment: Segment, run: Callable[..., Any], alive: list[Pending], aliased: bool) -> None:
         """Tell the trace of a graph that has run."""
+        numbers: tuple[int, ...] = ()
+        if self.trace.sizes is not None:
+            if aliased:
+                self._pin_sizes()
+            with without_function_modes():
+                run, numbers = self.trace.sizes.step(run, segment)
         self.trace.learning.ran(
             Run(
                 run,
@@ -460,6 +495,7 @@ class Recorder(TorchFunctionMode):
                 draws=segment.draws,
                 writes=segment.writes,
                 aliased=aliased,
+                numbers=numbers,
             )
         )
 
@@ -501,6 +537,11 @@ def _set_item(tensor: torch.Tensor, *given: Any) -> torch.Tensor:
     """``tensor``, of which a part is set."""
     tensor.__setitem__(*given)
     return tensor
+
+
+def _is_size(value: Any, trace: Any) -> bool:
+    """Whether a graph holds an integer, which is made of sizes that vary, as it holds those."""
+    return trace.sizes is not None and bool(trace.sizes.is_one(value))
 
 
 def _looks(value: Any) -> Any:

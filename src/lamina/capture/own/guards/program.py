@@ -17,6 +17,7 @@ from lamina.capture.own.guards.tensor_layouts import WORD
 from lamina.capture.own.guards.torch_private import CALLED, FLAGS
 from lamina.capture.own.reuse.facts import Fact, Facts, Place, constant_key
 from lamina.capture.own.reuse.kinds import Remembered
+from lamina.capture.own.reuse.values import PARTS_OF_SHAPES
 
 __all__ = ["Program"]
 
@@ -350,7 +351,7 @@ def _entries(view: MappingProxyType[str, Any]) -> dict[str, Any]:
     return found
 
 
-_OF_ANY = (object.__getattribute__, dict.__getitem__, dict.__contains__, issubclass)
+_OF_ANY = (object.__getattribute__, dict.__getitem__, dict.__contains__, issubclass, *PARTS_OF_SHAPES)
 """Functions of objects whose class a fact has told before, and that run nothing which another fact does not tell."""
 
 

@@ -98,12 +98,30 @@ def _constant(objects: Names, names: list[str], value: Any) -> str:
 
 
 def _looks(objects: Names, names: list[str], value: Any) -> str:
-    dtype, device, shape, stride, offset, requires_grad, is_leaf, conj, neg = value
     p = names[0]
-    asked = [
-        f"{p}.dtype is not {objects.object(dtype)}",
-        f"{p}.shape != {shape!r}",
-        f"{p}.stride() != {stride!r}",
+    return " or ".join(
+        (
+            f"{p}.dtype is not {objects.object(value[0])}",
+            f"{p}.shape != {value[2]!r}",
+            f"{p}.stride() != {value[3]!r}",
+            *_looks_but_for_sizes(objects, p, value),
+        )
+    )
+
+
+def _varies(objects: Names, names: list[str], value: Any) -> str:
+    """The same but for the sizes and strides at some positions."""
+    look, positions = value
+    p, rank = names[0], len(look[2])
+    sizes = [f"{p}.shape[{at}] != {size}" for at, size in enumerate(look[2]) if at not in positions]
+    strides = [f"{p}.stride({at}) != {one}" for at, one in enumerate(look[3]) if rank + at not in positions]
+    asked = (f"{p}.dtype is not {objects.object(look[0])}", f"{p}.dim() != {rank}", *sizes, *strides)
+    return " or ".join((*asked, *_looks_but_for_sizes(objects, p, look)))
+
+
+def _looks_but_for_sizes(objects: Names, p: str, value: Any) -> list[str]:
+    _, device, _, _, offset, requires_grad, is_leaf, conj, neg = value
+    return [
         f"{p}.requires_grad is not {requires_grad}",
         f"{p}.is_leaf is not {is_leaf}",
         f"{p}.storage_offset() != {offset}",
@@ -113,7 +131,6 @@ def _looks(objects: Names, names: list[str], value: Any) -> str:
         f"{p}.layout is not {objects.object(torch.strided)}",
         f"{p}.is_quantized or {p}.is_inference() or is_wrapped({p})",
     ]
-    return " or ".join(asked)
 
 
 def _keys(objects: Names, names: list[str], value: Any) -> str:
@@ -134,6 +151,7 @@ _CONDITIONS: dict[str, Callable[[Names, list[str], Any], str]] = {
     "same": lambda f, n, v: f"{n[0]} is not {n[1]}",
     "apart": lambda f, n, v: f"{n[0]} is {n[1]}",
     "look": _looks,
+    "varies": _varies,
     "bare": lambda f, n, v: f"{n[0]}.__dict__",
     "distinct": lambda f, n, v: f"len({{{', '.join(f'id({p})' for p in n)}}}) != {len(n)}",
     "answer": lambda f, n, v: f"{f.key(v[0])}({', '.join(n)}) is not {v[1]}",

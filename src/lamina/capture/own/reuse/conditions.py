@@ -17,6 +17,7 @@ from lamina.capture.own.reuse.paths import program
 __all__ = ["Names", "OwnConditions", "given_sentence", "said", "spoken_place"]
 
 _OF_CODE = ("vars(", ".__code__", ".__globals__", ".__builtins__", ".__mro__", "defaults__", "__closure__", "builtins[")
+_LOOKS = ("look", "varies")
 _ENTRIES = (".__dict__", "globals()", "builtins", "_modules']", "_parameters']", "_buffers']")
 
 
@@ -60,7 +61,7 @@ class OwnConditions(Conditions):
 
     def _conditions(self, owner: Driver) -> Iterator[Condition]:
         facts = program(owner.root)[1]
-        looked = {fact.places[0].number for fact in facts if fact.kind == "look"}
+        looked = {fact.places[0].number for fact in facts if fact.kind in _LOOKS}
         for fact in facts:
             if fact.kind != "type" or fact.places[0].number not in looked:
                 yield Condition(said(fact, self._names), fact.line, _about(fact, self._names))
@@ -83,7 +84,7 @@ def _about(fact: Fact, names: Names) -> str:
         return CODE
     if fact.kind in ("absent", "present") and text.endswith(_ENTRIES):
         return CODE
-    if fact.kind == "look" and ("['_parameters']" in text or "['_buffers']" in text):
+    if fact.kind in _LOOKS and ("['_parameters']" in text or "['_buffers']" in text):
         return PARAMETERS
     if fact.kind in ("keys", "length") and ("_modules'" in text or "_buffers'" in text or "_parameters'" in text):
         return CODE
@@ -124,12 +125,17 @@ def said(fact: Fact, names: Names) -> str:
         return state_sentence(grad, cpu[1] or cuda[1], threads)
     if fact.kind == "arguments":
         return f"the call gives {given_sentence(*fact.value)}"
-    if fact.kind == "look":
-        dtype, device, size, stride, offset, gradient, *_ = fact.value
+    if fact.kind in _LOOKS:
+        look, positions = fact.value if fact.kind == "varies" else (fact.value, ())
+        dtype, device, size, stride, offset, gradient, *_ = look
+        rank, numbers = len(size), [*size, *stride]
+        for at in positions:
+            numbers[at] = "any"
+        size, stride = (", ".join(map(str, part)) for part in (numbers[:rank], numbers[rank:]))
         grown = "with" if gradient else "without"
         return (
-            f"{place} is a tensor of {str(dtype).removeprefix('torch.')} on {device}, sizes {[*size]}, "
-            f"strides {[*stride]}, offset {offset}, {grown} gradient"
+            f"{place} is a tensor of {str(dtype).removeprefix('torch.')} on {device}, sizes [{size}], "
+            f"strides [{stride}], offset {offset}, {grown} gradient"
         )
     if fact.kind == "type":
         return f"the type of {place} is {fact.value.__qualname__}"

@@ -9,7 +9,7 @@ import torch
 from lamina.capture.own.reuse.conditions import Names, given_sentence, said, spoken_place
 from lamina.capture.own.reuse.driver import state_of_torch
 from lamina.capture.own.reuse.facts import Fact, shown
-from lamina.capture.own.reuse.trace import tensor_look
+from lamina.capture.own.reuse.trace import looks_but_for_sizes, tensor_look
 from lamina.capture.recompiles.guard_texts import FailedGuard
 from lamina.capture.recompiles.reasons import GUARDS, OTHER_GUARD
 
@@ -42,7 +42,10 @@ def _told(fact: Fact, args: tuple[Any, ...], kwargs: dict[str, Any], names: Name
         return "", {}
     name = spoken_place(fact.places[0], names)
     if fact.kind == "look" and isinstance(found, torch.Tensor):
-        return _of_tensor(fact, name, found)
+        return _of_tensor(fact.value, name, found)
+    if fact.kind == "varies" and isinstance(found, torch.Tensor):
+        look, positions = fact.value
+        return _of_tensor(looks_but_for_sizes(look, tensor_look(found), positions), name, found)
     return _of_value(fact, {"name": name, "old": shown(fact.value), "new": shown(found)}, found)
 
 
@@ -75,11 +78,11 @@ _KINDS = {
 """Kinds of guards by those of facts, and by parts of a tensor's look."""
 
 
-def _of_tensor(fact: Fact, name: str, found: torch.Tensor) -> Told:
+def _of_tensor(wanted: Any, name: str, found: torch.Tensor) -> Told:
     now = tensor_look(found)
-    if len(fact.value[2]) != len(now[2]):
-        return "rank", {"name": name, "old": str(len(fact.value[2])), "new": str(len(now[2]))}
-    for kind, old, new in zip(_LOOKS, fact.value, now, strict=True):
+    if len(wanted[2]) != len(now[2]):
+        return "rank", {"name": name, "old": str(len(wanted[2])), "new": str(len(now[2]))}
+    for kind, old, new in zip(_LOOKS, wanted, now, strict=True):
         if old == new:
             continue
         if kind in ("size", "stride"):

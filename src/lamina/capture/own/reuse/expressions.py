@@ -6,6 +6,8 @@ from collections import OrderedDict
 from types import MemberDescriptorType, MethodType
 from typing import Any
 
+import torch
+
 from lamina.capture.own.reuse.asking import Names, asked, condition, literal
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.paths import Node
@@ -98,6 +100,8 @@ class Path:
         kind = type(value)
         if kind in _BUILT:
             return self._container(value)
+        if kind is torch.Size:
+            return f"{self.names.object(kind)}({self._container(tuple(value))})"
         if kind is MethodType:
             return f"bound({self.expression(value.__func__)}, {self.expression(value.__self__)})"
         if isinstance(value, tuple) and hasattr(kind, "n_sequence_fields"):

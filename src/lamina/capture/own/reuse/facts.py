@@ -176,6 +176,7 @@ _SENTENCES = {
     "same": "{place} is {other}",
     "apart": "{place} is not {other}",
     "look": "{place} looks like {value}",
+    "varies": "{place} looks like {value}, but for some sizes and strides",
     "bare": "{place} has no attributes of its own",
     "distinct": "{place} to {other} are different objects",
     "answer": "{place}: {value}",

@@ -7,7 +7,7 @@ from typing import Any
 
 from lamina.capture.own.reuse.driver import state_of_torch
 from lamina.capture.own.reuse.facts import Fact, Place, constant_key
-from lamina.capture.own.reuse.trace import tensor_look
+from lamina.capture.own.reuse.trace import looks_but_for_sizes, tensor_look
 from lamina.capture.own.torch_private import is_plain, unseen
 
 __all__ = ["holds", "values_of"]
@@ -58,6 +58,13 @@ def _looks(values: list[Any], wanted: Any) -> bool:
         return is_plain(values[0]) and tensor_look(values[0]) == wanted
 
 
+def _varies(values: list[Any], wanted: Any) -> bool:
+    look, positions = wanted
+    with unseen():
+        found = tensor_look(values[0]) if is_plain(values[0]) else None
+    return found is not None and found == looks_but_for_sizes(look, found, positions)
+
+
 _HOLDS: dict[str, Callable[[list[Any], Any], Any]] = {
     "state": lambda values, wanted: constant_key(state_of_torch()) == constant_key(wanted),
     "type": lambda values, wanted: type(values[0]) is wanted,
@@ -70,6 +77,7 @@ _HOLDS: dict[str, Callable[[list[Any], Any], Any]] = {
     "same": lambda values, wanted: values[0] is values[1],
     "apart": lambda values, wanted: values[0] is not values[1],
     "look": _looks,
+    "varies": _varies,
     "bare": lambda values, wanted: not values[0].__dict__,
     "distinct": lambda values, wanted: len({*map(id, values)}) == len(values),
     "answer": lambda values, wanted: wanted[0](*values) is wanted[1],

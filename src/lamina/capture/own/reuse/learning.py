@@ -75,7 +75,7 @@ class Learning:
         if run.autocast != self.trace.state[1]:
             self.trace.end("autocast is switched within the call")
             return
-        given = tuple(map(self.ref, run.inputs))
+        given = (*map(self.ref, run.inputs), *map(self.ref, run.numbers))
         if None in given:
             self.trace.end("it is not known where a tensor comes from")
             return
@@ -92,6 +92,11 @@ class Learning:
                 run.writes or run.draws,
             )
         )
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs ran so far."""
+        return sum(type(step) is Ran for step in self.steps)
 
     def _add(self, step: Ran | Value) -> None:
         if self.spoils is None and type(step) is Ran and step.spoils:
@@ -113,7 +118,7 @@ class Learning:
 
     def is_within(self, value: Any) -> bool:
         """Whether a constant is made of values that the call has learnt: a tuple of them is another in each call."""
-        if type(value) not in (tuple, frozenset, slice):
+        if type(value) not in (tuple, frozenset, slice, torch.Size):
             return False
         return any(id(part) in self.values or self.is_within(part) for part in _parts_of(value))
 
@@ -210,8 +215,11 @@ class Learning:
             self.trace.end("what is computed decides after a graph that has written or drawn")
         step.pinned = True
 
-    def pin(self, *values: Any) -> None:
-        """The same of learnt values that ``values`` are, or hold: somebody looks at them, it is not known how."""
+    def pin(self, *values: Any, but: Callable[[Any], bool] = lambda value: False) -> None:
+        """The same of learnt values that ``values`` are, or hold: somebody looks at them, it is not known how.
+
+        Not of those of which ``but`` is true.
+        """
         if not self.values:
             return
         waiting, seen = [*values], set()
@@ -219,9 +227,9 @@ class Learning:
             value = waiting.pop()
             kind = type(value)
             if kind in NUMBERS:
-                if id(value) in self.values:
+                if id(value) in self.values and not but(value):
                     self._pin(self.values[id(value)])
-            elif id(value) not in seen and kind in (list, tuple, set, frozenset, slice, *DICTS):
+            elif id(value) not in seen and kind in (list, tuple, set, frozenset, slice, torch.Size, *DICTS):
                 seen.add(id(value))
                 waiting.extend(_parts_of(value))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import BuiltinFunctionType, MethodWrapperType
 from typing import Any
 
 import torch
 
 from lamina.capture.own.frame import MISSING
+from lamina.capture.own.natives import seen_by_modes
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.learning import NUMBERS
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
@@ -22,6 +23,8 @@ _OF_TENSORS = (int, float, bool)
 """Functions that ask a tensor for its value."""
 _PASSING = (operator.getitem, iter, next, operator.is_, operator.is_not)
 """Operators that look at no value in the container or iterator that they are given."""
+_COMPARING = (operator.eq, operator.ne)
+_SEQUENCES = (list, tuple, torch.Size)
 _HOLDING = frozenset(map(id, (list, tuple, enumerate, zip, reversed, iter)))
 """Functions that make something which holds what they are given."""
 _METHODS = frozenset(
@@ -53,11 +56,29 @@ class Numbers:
             return self._identity(function, operands)
         if any(type(value) in (Pending, *TENSORS) for value in operands):
             return MISSING  # the recorder tells
+        if function in _COMPARING and all(type(value) in (tuple, torch.Size) for value in operands):
+            found = self._compared(function, *operands)
+            if found is not MISSING:
+                return found
+        if function is operator.add and all(type(value) in _SEQUENCES for value in operands):
+            return MISSING  # no value is looked at
         if function in _PASSING or getattr(function, "__name__", "") in UNPACKING:
             trace.learning.pin(*operands[1:], *(value for value in operands[:1] if type(value) in NUMBERS))
         else:
             trace.learning.pin(*operands)
         return MISSING
+
+    def _compared(self, function: Callable[..., Any], one: Sequence[Any], other: Sequence[Any]) -> Any:
+        """What two tuples of integers are found to be, compared one by one; ``MISSING`` for those of other values."""
+        if any(type(value) is not int for value in (*one, *other)):
+            return MISSING
+        same = len(one) == len(other)
+        for pair in zip(one, other, strict=False) if same else ():
+            found = pair[0] == pair[1]
+            if any(map(self.trace.learning.is_learnt, pair)):
+                self.trace.learning.compute(operator.eq, pair, found)
+            same = same and found
+        return same if function is operator.eq else not same
 
     def changed(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         """The same of what writes, which may keep such a number."""
@@ -92,9 +113,14 @@ class Numbers:
             trace.learning.pin(*(value for value in (*args, *kwargs.values()) if type(value) in NUMBERS))
         elif type(function) is BuiltinFunctionType and type(function.__self__) in (list, *DICTS):
             self._method(function, args, kwargs)
-        elif function is not torch.tensor and not any(type(v) in (Pending, *TENSORS) for v in _given(function, args)):
+        elif function is not torch.tensor and not self._is_recorded(function, args, kwargs):
             trace.learning.pin(args, kwargs, getattr(function, "__self__", None))
         return MISSING  # of tensors the recorder tells
+
+    def _is_recorded(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the recorder is told of the numbers that a call is given."""
+        given = (*_given(function, args), *kwargs.values())
+        return id(function) in seen_by_modes() or any(type(value) in (Pending, *TENSORS) for value in given)
 
     def _identity(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         """Whether two values are one object; None and others that are no numbers are none of these."""

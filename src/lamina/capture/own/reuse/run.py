@@ -16,7 +16,8 @@ class Run:
     """A graph that was run on ``inputs`` in grad mode ``grad`` and autocast's state ``autocast``, giving ``results``.
 
     ``switches``: it changes the grad mode within; ``draws``: it draws random numbers; ``writes``: it writes to
-    tensors; ``aliased``: a result was an input, or another result, of which a view was made.
+    tensors; ``aliased``: a result was an input, or another result, of which a view was made. ``numbers``: integers
+    that it is given after its inputs.
     """
 
     run: Callable[..., Any]
@@ -28,6 +29,7 @@ class Run:
     draws: bool
     writes: bool
     aliased: bool
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

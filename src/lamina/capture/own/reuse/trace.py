@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
@@ -25,7 +25,7 @@ from lamina.capture.own.reuse.facts import Facts, Place, called, constant_key, i
 from lamina.capture.own.reuse.learning import DICTS, Learning
 from lamina.capture.own.torch_private import is_plain, unseen
 
-__all__ = ["DICTS", "TENSORS", "Effect", "Trace", "tensor_look"]
+__all__ = ["DICTS", "TENSORS", "Effect", "Trace", "looks_but_for_sizes", "tensor_look"]
 
 TENSORS = (torch.Tensor, torch.nn.Parameter)
 _FIXED = (
@@ -45,7 +45,8 @@ class Effect:
 class Trace:
     """What a call does, as far as it can be done again by what it says; ``ended`` says why it cannot, if so.
 
-    ``where`` gives the user's line in progress, ``varying`` names places whose numbers are others in each call.
+    ``where`` gives the user's line in progress, ``varying`` names places whose numbers are others in each call,
+    ``sizes`` knows tensors whose sizes are.
     """
 
     def __init__(self, where: Callable[[], str], state: tuple[Any, ...], varying: frozenset[str] = frozenset()) -> None:
@@ -60,6 +61,7 @@ class Trace:
         self.containers: dict[int, Any] = {}
         self.looked: dict[tuple[int, str], Any] = {}
         self.views: dict[type, Any] = {}
+        self.sizes: Any = None
         self.given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
         self._entered: set[int] = set()
 
@@ -158,7 +160,8 @@ class Trace:
             if look is None:
                 self.end("a tensor is of an unusual kind")
             else:
-                self.note("look", (place,), look)
+                kind_of_fact, told = ("look", look) if self.sizes is None else self.sizes.look(value, place, look)
+                self.note(kind_of_fact, (place,), told)
 
     def child(self, owner: Any, how: str, key: Any, value: Any, whole: bool = False) -> Any:
         """``value``, which is the attribute or item ``key`` of ``owner``; ``whole`` as above."""
@@ -273,6 +276,17 @@ def tensor_look(t: torch.Tensor) -> Any:
         t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, t.is_leaf, t.is_conj(),
         t.is_neg(),
     )  # fmt: skip
+
+
+def looks_but_for_sizes(look: Any, found: Any, positions: Sequence[int]) -> Any:
+    """``look`` with what ``found``, another one, has at some positions among its sizes and strides."""
+    rank = len(look[2])
+    if len(found[2]) != rank:
+        return look
+    numbers, others = [*look[2], *look[3]], (*found[2], *found[3])
+    for at in positions:
+        numbers[at] = others[at]
+    return (*look[:2], tuple(numbers[:rank]), tuple(numbers[rank:]), *look[4:])
 
 
 def _is_fixed(value: Any) -> bool:

@@ -216,9 +216,21 @@ class TracingWorld:
         if is_plain_signature(function, args, kwargs):
             self._answered(function)
             return self.by_code.signature(*args)
-        if function is len and len(args) == 1 and not kwargs and has_code(args[0]):
-            return self.operate(len, *args)
+        if function is len and len(args) == 1 and not kwargs:
+            if type(args[0]) in (Pending, *TENSORS) and (length := self._length(args[0])) is not MISSING:
+                return length
+            if has_code(args[0]):
+                return self.operate(len, *args)
         return self.calls.done(function, args, kwargs)
+
+    def _length(self, tensor: Any) -> Any:
+        """The length of a tensor as a size that varies; ``MISSING`` where none does, and Python asks."""
+        sizes = self.trace.sizes
+        if sizes is None or not sizes.is_open:
+            return MISSING
+        self.trace.class_entry(torch.Tensor if type(tensor) is Pending else type(tensor), "__len__")
+        shape = tensor.shape
+        return shape[0] if len(shape) else MISSING
 
     def _method_of_outside(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         trace, owner, name = self.trace, function.__self__, function.__name__

@@ -18,6 +18,7 @@ from lamina.capture.own.torch_private import unseen
 __all__ = [
     "ALWAYS_A_NUMBER",
     "ARITHMETIC_OF_NUMBERS",
+    "PARTS_OF_SHAPES",
     "UNPACKING",
     "Ref",
     "Value",
@@ -27,6 +28,8 @@ __all__ = [
     "float_of_integer",
     "is_read",
     "real_power",
+    "size_of",
+    "stride_of",
     "tensor_of_float",
     "tensor_of_integer",
 ]
@@ -128,6 +131,20 @@ def tensor_of_integer(value: int) -> torch.Tensor:
 def float_of_integer(value: int) -> torch.Tensor:
     """A tensor of torch.float64 that has such an integer."""
     return _as_tensor(value, torch.float64)
+
+
+def size_of(tensor: torch.Tensor, dimension: int) -> int:
+    """One of the sizes of a tensor."""
+    return tensor.shape[dimension]
+
+
+def stride_of(tensor: torch.Tensor, dimension: int) -> int:
+    """One of the strides of a tensor."""
+    return tensor.stride(dimension)
+
+
+PARTS_OF_SHAPES = (size_of, stride_of)
+"""Functions of tensors that a call asks for sizes and strides that vary."""
 
 
 def fits_a_float(value: int) -> bool:

@@ -22,8 +22,8 @@ from lamina.capture.own.reuse.facts import Fact, Place, constant_key
 from lamina.capture.own.reuse.holding import holds, values_of
 from lamina.capture.own.reuse.kinds import Remembered
 from lamina.capture.own.reuse.learning import NUMBERS
-from lamina.capture.own.reuse.trace import Trace, tensor_look
-from lamina.capture.own.torch_private import SET_GRAD
+from lamina.capture.own.reuse.trace import Trace, looks_but_for_sizes, tensor_look
+from lamina.capture.own.torch_private import SET_GRAD, is_plain
 from lamina.capture.recompiles.guard_texts import FailedGuard
 from lamina.record import Record
 
@@ -64,6 +64,10 @@ class Versions:
         """Why the version used last is not for the call in progress."""
         self._differs: Driver | None = None
         self._others: dict[str, int] = {}
+        self.sizes: dict[str, frozenset[int]] = {}
+        """Positions of sizes and strides, by the texts of tensors' places, that were others in a call."""
+        self.graphs: list[Callable[..., Any]] = []
+        """Those of a version whose facts hold for the call in progress but for sizes."""
         self._sizes_vary = self._comes_again = self._by_look = False
         self._looked: set[frozenset[Any]] = set()
         self._noted: set[str] = set()
@@ -101,7 +105,7 @@ class Versions:
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call in the ordinary state gives, or ``MISSING`` if it is to be interpreted."""
         self.missed = self._differs = None
-        self._comes_again, failed = False, []
+        self._comes_again, failed, self.graphs = False, [], []
         grad = torch.is_grad_enabled()
         for place, driver in enumerate(self.drivers):
             if not driver.with_machine and driver.holds(args, kwargs):
@@ -122,10 +126,36 @@ class Versions:
             failed.append(found.fact)
             if found.learnt and self._differs is None:
                 self._differs = driver
+        with contextlib.suppress(Exception):
+            self._compare_sizes(args, kwargs)
         if self._sizes_vary:
             with contextlib.suppress(Exception):
                 self._note_looks(failed, args, kwargs)
         return MISSING
+
+    def _compare_sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Find a version whose facts hold for a call but for sizes of tensors, which are inputs from now on."""
+        differing: dict[str, set[int]] = {}
+
+        def holds_but_for_sizes(fact: Fact, values: list[Any]) -> bool:
+            if fact.kind not in ("look", "varies") or not is_plain(values[0]):
+                number = fact.kind == "constant" and type(fact.value) in NUMBERS
+                return holds(fact, values) or (number and type(values[0]) is type(fact.value))
+            look, found = fact.value if fact.kind == "look" else fact.value[0], tensor_look(values[0])
+            at = range(2 * len(look[2]))
+            others = zip(at, (*look[2], *look[3]), (*found[2], *found[3]), strict=False)
+            differing[str(fact.places[0])] = {place for place, one, other in others if one != other}
+            return bool(found == looks_but_for_sizes(look, found, at))
+
+        for driver in self.drivers[:_MOST_UNUSED]:
+            differing.clear()
+            rows = [*takewhile(_runs_nothing, driver.facts.rows)]
+            if type(values_of(rows, args, kwargs, holds_but_for_sizes)) is dict:
+                self.graphs = driver.graphs
+                for place, positions in differing.items():
+                    if positions:
+                        self.sizes[place] = self.sizes.get(place, frozenset()) | positions
+                return
 
     def _note_looks(self, failed: list[Fact | None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note how the tensors look that are the first to keep versions from a call, and whether they have before."""

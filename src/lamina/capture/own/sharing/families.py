@@ -154,6 +154,7 @@ def _bound(form: Form, segment: Segment, numbers: tuple[int, ...]) -> Bound | No
     values = form.values(numbers)
     with contextlib.suppress(Exception):
         if values is not None and form.does_the_same(segment, values):
+            form.known[values] = True
             bound = Bound(form, values)
             return bound if form.run is None else made_of(bound, "with numbers", compiled=form.run, values=values)
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.recipes import captured
 from lamina.base.torch_private import storage_of
+from lamina.capture.own.autocast import Autocast
+from lamina.capture.own.reuse.sized import function_of, layout
 from lamina.capture.own.segment import Examples, Segment, inputs_first
 from lamina.capture.own.sharing.outline import Outline, with_numbers
 from lamina.capture.own.sharing.torch_private import (
@@ -21,6 +24,7 @@ from lamina.capture.own.sharing.torch_private import (
     evaluated,
     expression,
     like,
+    text,
 )
 from lamina.capture.own.torch_private import asking_numbers, compiling, unhooked
 
@@ -49,6 +53,11 @@ class Form:
     ) -> None:
         self.open = assuming_no_size if sizes_open else contextlib.nullcontext
         self.grad: bool = segment.state[0]
+        self.sizes, self.count = outline.sizes, len(outline.numbers)
+        self.known: dict[tuple[int, ...], bool] = {}
+        self._made_of: Any = _Made(segment, outline, samples, varying, in_python)
+        self._guarded: Form | None = None if sizes_open else self
+        self._pairs: list[tuple[Any, Any]] = []
         self.symbols = Symbols()
         self.constants = {at: samples[0][at] for at in range(len(samples[0])) if at not in set(varying)}
         self.places: list[list[int]] = []
@@ -118,12 +127,14 @@ class Form:
             inputs.append(graph.placeholder(f"n_{at}"))
             inputs[-1].meta["example_value"] = given
         rest = range(outline.sizes, len(outline.numbers))
-        with_numbers(
+        copies = with_numbers(
             segment, graph, [self.constants[at] if at in self.constants else inputs[self._of[at]] for at in rest]
         )
         self.gm = GraphModule(torch.nn.Module(), inputs_first(graph))
         with torch.set_grad_enabled(self.grad), self.open(), mode, unhooked(), asking_numbers(mode), dispatch:
             Examples(self.gm).run(*self.given, *self.fakes)
+        results = ((node.name, copy.meta.get("example_value")) for node, copy in copies.items())
+        self.told = {name: (*map(expression, one.shape),) for name, one in results if isinstance(one, torch.Tensor)}
 
     def compile(self, backend: Backend) -> None:
         """Have the graph compiled; backwards that are compiled later may rest on nothing more than it does."""
@@ -151,6 +162,56 @@ class Form:
         values = tuple(found)
         return values if self.symbols.hold(values) else None
 
+    def proven(self, values: tuple[int, ...]) -> bool:
+        """Whether this form stands for the graph with other integers, of which nothing was computed.
+
+        So it does where all that tracing asks, sizes of 0 and 1 not being taken for others, is true of them, if tracing
+        so comes to the same sizes, strides and offsets.
+        """
+        with contextlib.suppress(Exception):
+            return self._holds(values)
+        return False
+
+    def told_as(self, name: str) -> str | None:
+        """The text of a function of Python's that says what ``proven`` does; None if none can."""
+        with contextlib.suppress(Exception):
+            guarded = self._with_guards()
+            if guarded is None:
+                return None
+            asked = [*self.symbols.texts(), *guarded.symbols.texts()]
+            asked += [f"layout({_texts(one)}) == layout({_texts(two)})" for one, two in self._pairs]
+            names = "".join(f"{text(symbol)}, " for symbol in self.symbols.names)
+            lines = (f"def {name}(values):", f"({names}) = values", f"return {' and '.join(map('({})'.format, asked))}")
+            made = "\n    ".join(lines)
+            says = function_of(made, name)
+            return made if all(says(values) == self._holds(values) for values in self.known) else None
+        return None
+
+    def _with_guards(self) -> Form | None:
+        """The form of the same graph for which sizes of 0 and 1 are told from others, if it says the same."""
+        if self._made_of is not None:
+            made, self._made_of = self._made_of, None
+            with contextlib.suppress(Exception):
+                guarded = made.form() if self._guarded is None else self._guarded
+                self._guarded = guarded if self._is_like(guarded) else None
+        return self._guarded
+
+    def _is_like(self, other: Form) -> bool:
+        """Whether another form has the same inputs, none of them one number, and tensors of the same kinds."""
+        if self.places != other.places or self.symbols.names != other.symbols.names or other.symbols.fixed():
+            return False
+        pairs = [*zip(self.looks, other.looks, strict=True)]
+        self._pairs = [(one[1], two[1]) for one, two in pairs if one[1] != two[1]]
+        return all((one[0], one[2]) == (two[0], two[2]) for one, two in pairs)
+
+    def _holds(self, values: tuple[int, ...]) -> bool:
+        """Whether all that was asked is true, and both forms say the same of all tensors."""
+        guarded = self._with_guards()
+        if guarded is None or not (self.symbols.hold(values) and guarded.symbols.hold(values)):
+            return False
+        known = dict(zip(self.symbols.names, values, strict=True))
+        return all(_layout_for(one, known) == _layout_for(two, known) for one, two in self._pairs)
+
     def does_the_same(self, segment: Segment, values: tuple[int, ...]) -> bool:
         """Whether what each call of the graph gives looks as it does in this form, and shares the same memory."""
         gm, _, _ = segment.module(anew=True)
@@ -158,17 +219,39 @@ class Form:
         if len(found) != len(self.looks):
             return False
         for (kind, numbers, group), (of, told, share) in zip(found, self.looks, strict=True):
-            if (kind, group) != (of, share) or _layout(numbers) != _layout([evaluated(n, known) for n in told]):
+            if (kind, group) != (of, share) or layout(numbers) != _layout_for(told, known):
                 return False
         return True
 
 
-def _layout(numbers: Sequence[int]) -> tuple[Any, ...]:
-    """Sizes, strides and offset of a tensor without the strides that no element's place depends on."""
-    rank = len(numbers) // 2
-    sizes, strides = numbers[:rank], numbers[rank:-1]
-    moves = [size > 1 and 0 not in sizes for size in sizes]
-    return (*sizes, *(stride for stride, matters in zip(strides, moves, strict=True) if matters), numbers[-1])
+def _layout_for(told: Sequence[Any], known: dict[Any, int]) -> tuple[Any, ...]:
+    """The ``layout`` of a tensor of which expressions tell, for these values of symbols."""
+    return layout([evaluated(number, known) for number in told])
+
+
+def _texts(told: Sequence[Any]) -> str:
+    """Expressions as the text of a tuple."""
+    return f"({''.join(f'{text(one)}, ' for one in told)})"
+
+
+@dataclass(slots=True)
+class _Made:
+    """What a form was made of, to make it anew."""
+
+    segment: Any
+    outline: Outline
+    samples: list[tuple[int, ...]]
+    varying: list[int]
+    in_python: bool
+
+    def __post_init__(self) -> None:
+        kept = {name: getattr(self.segment, name) for name in ("looks", "graph", "key", "state")}
+        self.segment = SimpleNamespace(**kept)  # without the tensors that it read
+
+    def form(self) -> Form:
+        """The form for which sizes of 0 and 1 are told from others."""
+        with Autocast(self.segment.state[1]):
+            return Form(self.segment, self.outline, self.samples, self.varying, False, self.in_python)
 
 
 def _looks(gm: GraphModule) -> list[tuple[Any, tuple[Any, ...], int]]:

@@ -13,7 +13,7 @@ from torch.fx.node import map_aggregate
 from lamina.capture.own.segment import Segment
 from lamina.capture.own.torch_calls import name_of
 
-__all__ = ["Outline", "with_numbers"]
+__all__ = ["Outline", "integers", "others", "with_numbers"]
 
 _COMPUTED_OTHERWISE = frozenset(("pow", "pow_", "__pow__", "__rpow__", "__ipow__", "float_power", "ldexp"))
 """Functions that compute in another way for some integers: squares are products."""
@@ -84,8 +84,37 @@ def has_holes(entry: tuple[Any, ...]) -> bool:
     return (target if isinstance(target, str) else name_of(target)) not in _COMPUTED_OTHERWISE
 
 
-def with_numbers(segment: Segment, made: Graph, given: list[Any]) -> None:
-    """Add to ``made`` a copy of a graph whose calls have the integers ``given`` in place of theirs, some are nodes."""
+def integers(segment: Segment) -> list[int]:
+    """The integers among the arguments of the calls of a graph, in order, as the objects that they were given as."""
+    return _given(segment, True)
+
+
+def others(segment: Segment) -> list[int]:
+    """Those of calls that compute in another way for some integers, which are parts of the family."""
+    return _given(segment, False)
+
+
+def _given(segment: Segment, holes: bool) -> list[int]:
+    """The integers among the arguments of the calls that have holes for them, or of the others."""
+    found: list[int] = []
+
+    def note(value: Any) -> Any:
+        if type(value) is int:
+            found.append(value)
+        return value
+
+    entries = iter(segment.key)
+    for node in segment.graph.nodes:
+        if node.op not in ("placeholder", "output") and has_holes(next(entries)) == holes:
+            map_aggregate((node.args, node.kwargs), note)
+    return found
+
+
+def with_numbers(segment: Segment, made: Graph, given: list[Any]) -> dict[Node, Node]:
+    """Add to ``made`` a copy of a graph whose calls have the integers ``given`` in place of theirs, some are nodes.
+
+    Gives the copies of its nodes.
+    """
     copies, numbers = dict[Node, Node](), iter(given)
     entries = iter(segment.key)
     for node in segment.graph.nodes:
@@ -99,6 +128,7 @@ def with_numbers(segment: Segment, made: Graph, given: list[Any]) -> None:
             _index(copy, node.args[1])  # a call that only a part of the copy makes is ``within`` it
         elif node.target is torch.tensor:
             _fill(copy, node.args)
+    return copies
 
 
 def _index(copy: Node, index: Any) -> None:

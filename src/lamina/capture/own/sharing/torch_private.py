@@ -13,10 +13,11 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import _config
 from torch.fx.experimental.symbolic_shapes import DimDynamic
+from torch.utils._sympy.printers import PythonPrinter
 
 from lamina.base.symbolic.environment.torch_private import OpenShapes
 
-__all__ = ["Symbols", "assuming_no_size", "by_functions", "evaluated", "expression", "like"]
+__all__ = ["Symbols", "assuming_no_size", "by_functions", "evaluated", "expression", "like", "text"]
 
 
 def assuming_no_size() -> contextlib.AbstractContextManager[Any]:
@@ -63,6 +64,16 @@ class Symbols:
             return False
         return all(guard.expr.xreplace(known) is sympy.true for guard in self.env.guards)
 
+    def texts(self) -> list[str]:
+        """What ``hold`` asks, as expressions of Python's."""
+        found = [f"{text(symbol)} >= 1" for symbol in self.names if symbol in self._sizes]
+        for symbol in self.names:
+            if symbol in self.env.var_to_range:
+                bounds = self.env.var_to_range[symbol]
+                found += [f"{text(symbol)} >= {int(bounds.lower)}"] if bounds.lower.is_Integer else []
+                found += [f"{text(symbol)} <= {int(bounds.upper)}"] if bounds.upper.is_Integer else []
+        return found + [text(guard.expr) for guard in self.env.guards]
+
     def settle(self) -> None:
         """Nothing more may be found out about the symbols: from now on ``hold`` decides which calls there are."""
         self.env.freeze()
@@ -75,6 +86,11 @@ class Symbols:
 def expression(number: Any) -> Any:
     """An integer of tracing as a number, or as an expression of symbols."""
     return number.node.expr if isinstance(number, torch.SymInt) else number
+
+
+def text(number: Any) -> str:
+    """An ``expression`` as one of Python's."""
+    return str(number) if isinstance(number, int) else str(PythonPrinter().doprint(number))
 
 
 def evaluated(number: Any, values: Mapping[Any, int]) -> int:
