@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import lamina
 from lamina.backends import cpu
-from lamina.codegen.cpp.sharing import Shared, shared_kernels
+from lamina.codegen.cpp.sharing import Shared, shared_kernels, shown_numbers
 
 SIZES = ((2, 24, 64), (2, 40, 64), (3, 24, 100), (2, 9, 129), (2, 17, 65), (4, 33, 1), (0, 12, 70), (2, 12, 0))
 
@@ -104,8 +104,9 @@ def test_tiles_that_differ_in_more_stay_apart(other: str) -> None:
     "other",
     [
         text("b", 32),  # a short vector loop
-        text("b", 128, rows=7),  # a short loop, and a number that is added to a value
-        text("b", 128, rows=30),  # a number that is added to a value
+        text("b", 128, rows=7),  # a short loop
+        text("b", 128).replace("+ 20.0f", "+ 1.0f"),
+        text("b", 128).replace("+ 20.0f", "+ 0.2f"),  # a parameter of bits, where the other is one of whole numbers
         text("b", 128).replace("i1*3", "i1*5"),  # a stride of the vector axis
         text("b", 128).replace("strip_even<1>", "strip_even<4>"),
         text("b", 128).replace("strip_even", "strip"),
@@ -115,6 +116,73 @@ def test_tiles_that_differ_in_more_stay_apart(other: str) -> None:
 def test_constants_that_matter_keep_kernels_apart(other: str) -> None:
     sources = {"a": text("a", 128), "b": other}
     assert shared_kernels(sources) == {name: Shared(source, name) for name, source in sources.items()}
+
+
+def dropped(name: str, rate: str, scale: str, width: int, lanes: int) -> str:
+    return f"""static int64 {name}_part0(f32* b0, int64 v0, int64 begin, int64 end) {{
+  for (int64 i0 = begin; i0 < end; ++i0) {{
+    strip<1>(i1_begin, i1_end, [&](int64 i1, auto n, int k) STEP {{
+      const vf32 v1 = philox(index_lanes(i0*{width} + i1*{lanes}, {lanes}), (int64)v0, (uint32)(s0));
+      const vflag v2 = v1 >= splat_f32({rate});
+      const vf32 v3 = picked_f32(b0 + i0*{width} + i1*{lanes}, {lanes}, lane_count(n));
+      const vf32 v4 = v3 * splat_f32({scale});
+      store_f32(v4_row + ((i0) * {width} + i1) * {lanes} + i2 - i1_begin, v4, n);
+      const vf32 v5 = stepped_f32<4>(b0 + i0*{width} + i1*4 + {lanes}, n);
+    }});
+  }}
+}}
+
+extern "C" int64 {name}(void* b0_) {{
+  const int64 shared = 0, own = {width * 4};
+  return {name}_part0(b0, 0, 1);
+}}
+"""
+
+
+def test_rates_places_in_streams_and_lanes_that_lie_apart_become_parameters() -> None:
+    found = shared_kernels(
+        {"a": dropped("a", "0.2f", "1.25f", 320, 64), "b": dropped("b", "1e-05f", "1.1111112f", 192, 16)}
+    )
+    source = found["a"].source
+    assert source == found["b"].source
+    assert not re.search(r"\d{2}(?!\w)", re.sub(r"f32|int64|int32", "", source)), "no number but one of one digit is left"
+    assert "i1*4 + n" in source, "the stride of the vector axis stays"
+    assert len(re.findall(r"splat_f32\(bits_of<f32>\(\(int32\)n\d\)\)", source)) == 2
+    assert set(shown_numbers(source, found["b"].sizes)) == {"1e-05", "1.111111", "192", "16", "768"}
+
+
+@pytest.mark.parametrize("other", ["1.0f", "0.0f", "-1.0f", "1.0f / 2.0f"])
+def test_numbers_with_which_nothing_is_computed_stay(other: str) -> None:
+    sources = {"a": dropped("a", "0.2f", "1.25f", 320, 64), "b": dropped("b", "0.2f", other, 320, 64)}
+    assert len({shared.source for shared in shared_kernels(sources).values()}) == 2
+
+
+@pytest.mark.parametrize("numerics", ["eager", "fast"])
+def test_layers_that_drop_at_different_rates_are_one_kernel(
+    numerics: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def function(*xs: Tensor) -> list[Tensor]:
+        return [nn.functional.dropout(x, 0.1 + 0.03 * i) * (0.7 - 0.1 * i) for i, x in enumerate(xs)]
+
+    xs = [torch.randn(size) for size in ((64, 100), (50, 3, 70), (200, 90), (17, 77))]
+    outcomes, texts = [], []
+    for share in (shared_kernels, lambda sources: {name: Shared(text, name) for name, text in sources.items()}):
+        torch.compiler.reset()
+
+        def counted(sources: dict[str, str], share: Callable[..., dict[str, Shared]] = share) -> dict[str, Shared]:
+            found = share(sources)
+            texts.append((len({one.source for one in found.values()}), len(found)))
+            return found
+
+        monkeypatch.setattr(cpu, "shared_kernels", counted)
+        compiled = lamina.compile(function, options={"strict": True, "cache_dir": str(tmp_path), "numerics": numerics})
+        torch.manual_seed(3)
+        outcomes.append(compiled(*xs))
+    (shared, kernels), (apart, others) = texts
+    assert kernels == others == apart > shared
+    for one, other in zip(*outcomes, strict=True):
+        assert torch.equal(one, other)
+        assert 0.7 < (one != 0).float().mean() < 0.95
 
 
 def test_a_kernel_that_no_other_resembles_keeps_its_text() -> None:

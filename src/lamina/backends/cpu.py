@@ -30,7 +30,7 @@ from lamina.base.recipes import made_of
 from lamina.base.recovery import recover
 from lamina.codegen.cpp.emit import emit
 from lamina.codegen.cpp.prelude import prelude
-from lamina.codegen.cpp.sharing import Shared, shared_kernels
+from lamina.codegen.cpp.sharing import Shared, shared_kernels, shown_numbers
 from lamina.codegen.host import emit_host
 from lamina.codegen.host_program import HostKernel, HostProgram
 from lamina.codegen.origins import cpp_with_origins
@@ -190,7 +190,7 @@ def _sharing(units: list[KernelUnit]) -> tuple[Decision, ...]:
     pairs = [(unit, unit.functions[0].name) for unit in units if unit.arguments]
     return tuple(
         Decision(
-            "share", (unit.name, of), True, reasons.OTHER_SIZES(kernel=of, sizes=", ".join(map(str, unit.arguments)))
+            "share", (unit.name, of), True, reasons.OTHER_SIZES(kernel=of, sizes=", ".join(shown_numbers(unit.source, unit.arguments)))
         )
         for unit, of in pairs
         if unit.name != of

@@ -1,24 +1,28 @@
-"""Kernels of one region whose texts differ only in sizes, as one text with those sizes as parameters.
+"""Kernels of one region whose texts differ only in numbers, as one text with those numbers as parameters.
 
 A network repeats a loop nest at several widths and resolutions. Scheduling and code generation see constants, so what
 they prove holds; only afterwards are the numbers that differ turned into parameters, where a constant brings no speed:
-bounds of outer loops and of long vector loops, tiles and their ends, strides and offsets of addresses, divisors, and
-what decides on threads. Others (short loops, vector remainders, strides of the vector axis) stay constants, and
+bounds of outer loops and of long vector loops, tiles and their ends, strides and offsets of addresses and of places in
+streams of random numbers, memory of threads, divisors, numbers of single precision that a value is multiplied by, added
+to or compared with, and what decides on threads. Others (short loops, vector remainders, strides of the vector axis) stay constants, and
 kernels that differ in such a one stay apart. A kernel that no other resembles keeps all its constants. Results are the
 same but for what a compiler that may contract ``a * b + c`` chooses to contract.
 
-Two kinds of numbers take more than a parameter's name. A local array is as long as the longest that shares the text.
+Three kinds of numbers take more than a parameter's name. A number of single precision is given as its bits, which are
+exactly those that the literal has; 0, 1 and -1, with which a compiler computes nothing, stay constants. A local array is as long as the longest that shares the text.
 A vector divided by a power of two is multiplied by its reciprocal, as a compiler that sees the constant would do: the
 two are equal, and a division takes ten times as long; so divisors that are powers of two and others stay apart.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Shared", "shared_kernels"]
+__all__ = ["Shared", "shared_kernels", "shown_numbers"]
 
 _LONG = 64
 """A vector loop over so many points gains nothing when the compiler knows their number."""
@@ -28,11 +32,22 @@ _PARAMETERS = 24
 """Sizes that a shared text has as parameters at most: more are spilled at each call."""
 
 _COMMENT = re.compile(r"[ \t]*//[^\n]*")
-_ADDRESS = re.compile(r"\b(?:load_|store_|__builtin_prefetch)\w*\(")
+_ADDRESS = re.compile(
+    r"\b(?:(?:load_|store_|picked_|spread_|__builtin_prefetch)\w*|(?:stepped_|turns_)\w+<\d+>|\w+_run\.at|philox)\("
+)
+_STEP = re.compile(
+    r"\bpicked_\w+\(.*, (\d+), lane_count\(n\)\)|\bspread_\w+\(.*, (\d+), \w+, lane_count\(n\)\)"
+    r"|\bphilox\(index_lanes\([^,]*, (\d+)\)"
+)
+"""How far lanes lie apart that are loaded, stored or drawn one by one."""
 _LITERAL = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _FACTOR = re.compile(r"(\bi\w*|\)|\(int64\)\w+)\*$")
 """What a stride stands after: numbers of 64 bits, not vectors of fewer, which no parameter fits."""
-_STRIP = re.compile(r"\bstrip\w*<\d+>\(0, (\d+), \[&\]\(int64 (\w+)")
+_OF_ROWS = re.compile(r"\w+ \+ [^,]*\) \* $")
+"""What a stride of a kernel's own memory stands after, from the call for the address on."""
+_STRIP = re.compile(r"\bstrip\w*<\d+>\(0, (\d+), ")
+_VECTOR = re.compile(r"\bstrip\w*<\d+>\([^,]+, [^\[]+, \[&\]\(int64 (\w+)")
+"""The axis of a vector loop."""
 _LOOP = re.compile(r"\bfor \(int64 (\w+) = 0; \1 < (\d+); ")
 _THREADS = re.compile(r"\b(?:thread_count\(\d+(?=, )|share\([^a-z]*(?=, threads, ))")
 _WHOLE = re.compile(r"(?<!\w)\d+")
@@ -46,6 +61,13 @@ _TILES = (
     re.compile(r"\bfill\(\w+, (\d+), "),
     re.compile(r"\b(?:drain|settle)\(\w+, \w+, \w+, (\d+)\);"),
 )
+_MEMORY = (
+    re.compile(r"\bconst int64 shared = 0 \+ rounded\(\(threads \* (\d+)\) \* \d\), own = 0;"),
+    re.compile(r"\bconst int64 shared = 0, own = (\d+);"),
+    re.compile(r" \+ thread \* (\d+);"),
+    re.compile(r"\[t \* (\d+) \+ k\]"),
+)
+"""Memory of threads."""
 _ARRAY = re.compile(r"\balignas\(64\) \w+ \w+\[(\d+)\];")
 _MOST_KEPT = 2048
 """Elements of the arrays of a shared text at most, as of any function of a kernel."""
@@ -53,6 +75,12 @@ _QUOTIENT = re.compile(r"/ splat_f32\((\d+)\.0f\)(?=;)")
 _COUNT = re.compile(r"^\s*const f32 \w+ = (?:\w+ / (\d+\.0f);|(\d+\.0f) [-+] 1\.0f;|\(f32\)\(int64\)\((\d+)\);)")
 _EXACT = 2**24
 """Whole numbers below are the same as ``float``."""
+_SINGLE = re.compile(
+    r"^\s*const \w+ \w+ = (?:\w+ (?:[-+*/]|[<>]=?) (?:splat_f32\()?(-?[\d.]+(?:e[-+]\d+)?f)\)?"
+    r"|(?:splat_f32\()?(-?[\d.]+(?:e[-+]\d+)?f)\)? (?:[-+*]|[<>]=?) \w+);"
+)
+"""A value and a number of single precision."""
+_SINGLE_OF = "bits_of<f32>((int32){})"
 _DEFINED = re.compile(r"(?:static|extern)\b[^;()]*")
 
 
@@ -91,16 +119,27 @@ def shared_kernels(sources: Mapping[str, str]) -> dict[str, Shared]:
 
 
 def _kind(piece: str) -> str:
-    """What stands at a number's place: ``[`` an array's length, ``/2`` a vector's divisor that is a power of two."""
+    """What stands at a number's place: ``[`` an array's length, ``/2`` a vector's divisor that is a power of two, ``f`` a
+    number of single precision that is not whole.
+    """
+    if _is_single(piece):
+        return "f"
     if not piece.startswith("/"):
         return "[" if piece.startswith("[") else ".0f" if piece.endswith(".0f") else ""
     return "/2" if _size(piece).bit_count() == 1 else "/"
 
 
 def _size(piece: str) -> int:
+    if _is_single(piece):
+        bits: int = struct.unpack("<i", struct.pack("<f", float(piece[:-1])))[0]
+        return bits
     match = _WHOLE.search(piece)
     assert match is not None
     return int(match[0])
+
+
+def _is_single(piece: str) -> bool:
+    return piece.endswith("f") and not piece.startswith("/") and not re.fullmatch(r"\d+\.0f", piece)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +161,7 @@ class _Column:
         """What stands at the place where ``parameter`` has the number."""
         as_float = f"(f32){parameter}"
         whole = {"/2": f"* splat_f32(1.0f / {as_float})", "/": f"/ splat_f32({as_float})", ".0f": as_float}
+        whole["f"] = _SINGLE_OF.format(parameter)
         return whole.get(self.kind, parameter)
 
 
@@ -139,10 +179,14 @@ def _general(pieces: list[str], columns: list[_Column], varied: list[tuple[int, 
 def _pieces(source: str) -> list[str]:
     """The text cut at the numbers that may become parameters: text, number, text, number, ..., text."""
     pieces, done = list[str](), 0
-    vectors = {match[2] for match in _STRIP.finditer(source)}
-    start = 0
+    start, within = 0, list[tuple[int, str]]()
     for line in source.splitlines(keepends=True):
         code = line.partition("//")[0]
+        indent = len(code) - len(code.lstrip())
+        while within and indent <= within[-1][0]:
+            within.pop()
+        vectors = {axis for _, axis in within}
+        within += [(indent, axis) for axis in _VECTOR.findall(code)]
         for begin, end in sorted(set(_places(code, vectors))):
             pieces += [source[done : start + begin], source[start + begin : start + end]]
             done = start + end
@@ -166,14 +210,54 @@ def _places(line: str, vectors: set[str]) -> Iterator[tuple[int, int]]:
         place = match.lastindex or 0
         if _size(match[place]) < _EXACT:
             yield match.span(place)
-    if not _ADDRESS.search(line):
+    for match in _SINGLE.finditer(line):
+        place = match.lastindex or 0
+        if _is_held(match[place], "/" in match[0]):
+            yield match.span(place)
+    for memory in _MEMORY:
+        yield from (match.span(1) for match in memory.finditer(line))
+    yield from _places_of_addresses(line, vectors)
+
+
+def _is_held(literal: str, divides: bool) -> bool:
+    """Whether a number of single precision, given as a parameter, is the same and costs nothing: not where a compiler
+    multiplies by its reciprocal instead.
+    """
+    number = abs(float(literal[:-1]))
+    if number in (0, 1) or (divides and math.frexp(number)[0] == 0.5):
+        return False
+    return _is_single(literal) or (number < _EXACT and not divides)
+
+
+def _places_of_addresses(line: str, vectors: set[str]) -> Iterator[tuple[int, int]]:
+    """Strides and offsets of what is loaded, stored, or drawn from a stream."""
+    address = _ADDRESS.search(line)
+    if not address:
         return
+    steps = {match.span(match.lastindex or 0) for match in _STEP.finditer(line)}
+    yield from steps
     for match in _LITERAL.finditer(line):
         before = line[: match.start()]
         factor = _FACTOR.search(before)
         offset = before.endswith(" + ") and not line.startswith("*", match.end())
-        if offset or (factor and factor[1] not in vectors and int(match[0]) > _SHORT):
+        long = int(match[0]) > (1 if vectors else _SHORT)
+        if offset or (factor and long and (steps or factor[1] not in vectors)) or _of_rows(before):
             yield match.span()
+
+
+def _of_rows(before: str) -> bool:
+    """Whether what stands ``before`` a number is the place of a row in a kernel's own memory."""
+    calls = list(_ADDRESS.finditer(before))
+    return bool(calls) and _OF_ROWS.fullmatch(before, calls[-1].end()) is not None
+
+
+def shown_numbers(source: str, sizes: Sequence[int]) -> list[str]:
+    """The numbers that a shared text has as parameters, as a reader would write them."""
+    shown = []
+    for place, size in enumerate(sizes):
+        single = _SINGLE_OF.format(f"n{place}") in source
+        shown.append(f"{struct.unpack('<f', struct.pack('<i', size))[0]:.7g}" if single else str(size))
+    return shown
 
 
 def _with_parameters(source: str, name: str, count: int) -> str:
