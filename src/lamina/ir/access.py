@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lamina.base.text import one_line
-from lamina.ir.index import as_expr
+from lamina.ir.index import Axis, Expr, as_expr
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, Load, Nest, Source, Store
 from lamina.ir.plan import KernelCall
 
@@ -59,13 +60,21 @@ def contiguous_axes(nest: Nest, buffers: Mapping[str, Buffer]) -> set[str]:
     """Axes along which memory is contiguous, for any access that varies over several."""
     found: set[str] = set()
     for eqn in nest.body:
-        if isinstance(eqn, Load | Store):
-            strides = buffers[eqn.buffer].strides
-            place = sum((i * s for i, s in zip(eqn.index, strides, strict=True)), as_expr(0))
-            along = [a for a in nest.axes if a.name in place.axes()]
-            if len(along) > 1:
-                found |= {a.name for a in along if place.coefficient(a) == 1}
+        if isinstance(eqn, (Load, Store)):
+            found |= _side_by_side(eqn.index, buffers[eqn.buffer].strides, nest.axes)
     return found
+
+
+@functools.lru_cache(4096)
+def _side_by_side(index: tuple[Expr, ...], strides: tuple[Expr, ...], axes: tuple[Axis, ...]) -> frozenset[str]:
+    """The axes along which an access that varies over several of ``axes`` goes from an element to the next one.
+
+    Fusion asks for the nests that it would make of any two: most of what they access was asked for before.
+    """
+    place = sum((i * s for i, s in zip(index, strides, strict=True)), as_expr(0))
+    names = place.axes()
+    along = [a for a in axes if a.name in names]
+    return frozenset(a.name for a in along if place.coefficient(a) == 1) if len(along) > 1 else frozenset()
 
 
 def origins(step: AnyStep) -> tuple[str, ...]:

@@ -54,5 +54,8 @@ def additions(nest: Nest) -> Counter[tuple[str, frozenset[str]]]:
     A store runs along an axis only if its place, mask or value varies there: ``x[zeros(2)] += 1`` adds twice, which
     it no longer does where a known number takes the place of the loaded zeros.
     """
+    adding = [e for e in nest.body if isinstance(e, Store) and e.mode != "set"]
+    if not adding:
+        return Counter()
     varies = axes_of_values(nest)
-    return Counter((e.buffer, axes_of(e, varies)) for e in nest.body if isinstance(e, Store) and e.mode != "set")
+    return Counter((e.buffer, axes_of(e, varies)) for e in adding)
