@@ -187,12 +187,11 @@ def _say_waiting(what: str) -> None:
 
 def _sharing(units: list[KernelUnit]) -> tuple[Decision, ...]:
     """Which kernels are another's with other sizes."""
-    pairs = [(unit, unit.functions[0].name) for unit in units if unit.arguments]
+    shared = [unit for unit in units if unit.arguments]
+    pairs = [(unit, unit.functions[0].name, shown_numbers(unit.source, unit.arguments)) for unit in shared]
     return tuple(
-        Decision(
-            "share", (unit.name, of), True, reasons.OTHER_SIZES(kernel=of, sizes=", ".join(shown_numbers(unit.source, unit.arguments)))
-        )
-        for unit, of in pairs
+        Decision("share", (unit.name, of), True, reasons.OTHER_SIZES(kernel=of, sizes=", ".join(numbers)))
+        for unit, of, numbers in pairs
         if unit.name != of
     )
 

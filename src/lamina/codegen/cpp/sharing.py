@@ -4,14 +4,15 @@ A network repeats a loop nest at several widths and resolutions. Scheduling and 
 they prove holds; only afterwards are the numbers that differ turned into parameters, where a constant brings no speed:
 bounds of outer loops and of long vector loops, tiles and their ends, strides and offsets of addresses and of places in
 streams of random numbers, memory of threads, divisors, numbers of single precision that a value is multiplied by, added
-to or compared with, and what decides on threads. Others (short loops, vector remainders, strides of the vector axis) stay constants, and
-kernels that differ in such a one stay apart. A kernel that no other resembles keeps all its constants. Results are the
-same but for what a compiler that may contract ``a * b + c`` chooses to contract.
+to or compared with, and what decides on threads. Others (short loops, vector remainders, strides of the vector axis)
+stay constants, and kernels that differ in such a one stay apart. A kernel that no other resembles keeps all its
+constants. Results are the same but for what a compiler that may contract ``a * b + c`` chooses to contract.
 
 Three kinds of numbers take more than a parameter's name. A number of single precision is given as its bits, which are
-exactly those that the literal has; 0, 1 and -1, with which a compiler computes nothing, stay constants. A local array is as long as the longest that shares the text.
-A vector divided by a power of two is multiplied by its reciprocal, as a compiler that sees the constant would do: the
-two are equal, and a division takes ten times as long; so divisors that are powers of two and others stay apart.
+exactly those that the literal has; 0, 1 and -1, with which a compiler computes nothing, stay constants. A local array
+is as long as the longest that shares the text. A vector divided by a power of two is multiplied by its reciprocal, as a
+compiler that sees the constant would do: the two are equal, and a division takes ten times as long; so divisors that
+are powers of two and others stay apart.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ def shared_kernels(sources: Mapping[str, str]) -> dict[str, Shared]:
 
 
 def _kind(piece: str) -> str:
-    """What stands at a number's place: ``[`` an array's length, ``/2`` a vector's divisor that is a power of two, ``f`` a
-    number of single precision that is not whole.
+    """What stands at a number's place: ``[`` an array's length, ``/2`` a vector's divisor that is a power of two, ``f``
+    a number of single precision that is not whole.
     """
     if _is_single(piece):
         return "f"
