@@ -172,4 +172,12 @@ KERNELS = (
         '"fmin": f"tl.where({a} < {b}, {a}, {b})",',
         ("tests/codegen/triton/test_ops.py::test_operations[float32]",),
     ),
+    Bug(
+        "memory is written over before all of it was read",
+        "early buffer reuse",
+        "src/lamina/codegen/reuse.py",
+        "if not _made_of_all(nest, stores[0], names[0]):",
+        "if not stores:",
+        ("tests/codegen/test_host_cuda.py::test_random_results_that_take_over_memory",),
+    ),
 )

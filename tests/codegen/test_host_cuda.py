@@ -5,6 +5,7 @@ their promises about alignment, memory, checks and kernels without machine code.
 from __future__ import annotations
 
 import ctypes
+import random
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -470,6 +471,41 @@ def test_rows_that_a_program_holds_are_written_where_they_were(columns: int, hel
     (kernel,) = plan.kernels
     assert (kernel.schedules[0].kind == "rows") == held  # type: ignore[union-attr]
     assert bool(taken_over(plan, {b.name for b in plan.buffers if b.kind != "input"}, last)) == held
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_results_that_take_over_memory(machine: Machine, seed: int) -> None:
+    """Results of one kernel, each made of some of the values that it is the last to read."""
+    r = random.Random(seed)
+    unary = (torch.sin, torch.exp, torch.neg, torch.relu, lambda t: t * 2)
+    binary = (torch.add, torch.mul, torch.maximum, lambda a, b: torch.where(a > 0, b, a))
+    reads, kept = r.randint(2, 4), r.random() < 0.5
+    choices = [
+        (r.choice(unary), r.choice(binary), r.randrange(reads + i), r.randrange(reads + i), r.random() < 0.6)
+        for i in range(r.randint(3, 8))
+    ]
+    sums = [r.choice((None, None, 0, 1)) for _ in choices]
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        values = [x @ (w + k) / 32 for k in range(reads)]
+        results = values[:1] if kept else []
+        for (one, two, a, b, returned), dim in zip(choices, sums, strict=True):
+            values.append(two(one(values[a]), values[b]).clamp(-2, 2))
+            results += [values[-1]] if returned else []
+            results += [] if dim is None else [values[-1].sum(dim)]
+        return [*results, values[-1]]
+
+    _check_in_place(machine, function)
+
+
+def _check_in_place(machine: Machine, function: Callable[..., list[torch.Tensor]]) -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(64, 64), torch.randn(64, 64)]
+    program = on_gpu(fuse(lower(make_fx(function, tracing_mode="fake")(*given), "in_place")).program)
+    plan = simple_plan(program)
+    places, arena = plan_memory(plan.steps, plan.buffers, plan.inputs, plan.outputs, lambda buffer: True)
+    plan = replace(plan, places=places, arena_bytes=arena)
+    check_same(machine.load(emit_cuda_host(plan, sources_of(plan), 0))(copies(given)), function(*given))
 
 
 def test_memory_is_taken_over_in_another_shape(machine: Machine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from math import prod
 
 from lamina.ir.access import views
 from lamina.ir.index import Expr
@@ -24,6 +25,8 @@ from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan
 
 __all__ = ["taken_over"]
 
+_THREADS = 32
+"""Threads of a warp."""
 _PLAIN = ("sum", "prod", "min", "max", "any")
 """Reductions whose kernels load each point once."""
 
@@ -32,8 +35,8 @@ def taken_over(plan: Plan, fresh: Collection[str], last: Mapping[str, int]) -> d
     """The buffer whose memory each buffer takes over, by name. Linear in the steps, quadratic in a step's buffers.
 
     ``fresh`` are buffers with memory of their own that nobody outside holds, ``last`` the last step that uses each. A
-    kernel may write where it reads if every point reads and writes the very same element, once: sums may be taken
-    beside it, but nothing along the row may need them.
+    kernel may write where it reads if every point reads and writes the very same element, once, and writes what it
+    makes of all that it reads there: sums may be taken beside it, but nothing along the row may need them.
     """
     kernels = {k.name: k for k in plan.kernels}
     buffers = plan.buffer_map()
@@ -80,7 +83,11 @@ def _elementwise(step: KernelCall, kernel: Kernel, read: str, written: str) -> b
     stores = [e for e in nest.body if isinstance(e, Store) and e.buffer == names[1]]
     if len(places) != 1 or len(stores) != 1 or any(e.mode != "set" or e.mask is not None for e in stores):
         return False
+    if not _made_of_all(nest, stores[0], names[0]):
+        return False
     schedules = [s for n, s in zip(kernel.nests, kernel.schedules, strict=False) if n is nest]
+    if any(isinstance(s, GpuSchedule) and not _one_thread_each(s) for s in schedules):
+        return False
     held = any(isinstance(s, GpuSchedule) and _holds_rows(nest, stores[0], s) for s in schedules)
     if not held and _feeds_reductions(nest, names[0]) and _combines(nest, stores[0]):
         return False
@@ -88,6 +95,23 @@ def _elementwise(step: KernelCall, kernel: Kernel, read: str, written: str) -> b
         return False
     # A place that an axis of the nest does not decide would be met by several points.
     return next(iter(places)).axes() >= {axis.name for axis in nest.axes if axis.extent != 1}
+
+
+def _made_of_all(nest: Nest, store: Store, buffer: str) -> bool:
+    """Whether ``store`` writes what is made of all that the nest reads of ``buffer``.
+
+    What it was not made of may be read after it, by this thread or by another one that is late.
+    """
+    needed = {store.value}
+    for eqn in reversed(nest.body[: nest.body.index(store)]):
+        if not needed.isdisjoint(defined(eqn)):
+            needed.update(operands(eqn))
+    return all(e.out in needed for e in nest.body if isinstance(e, Load) and e.buffer == buffer)
+
+
+def _one_thread_each(schedule: GpuSchedule) -> bool:
+    """Whether no two threads work on the same point of a tile: one could read it after the other has written to it."""
+    return prod(block.size for block in schedule.blocks) >= _THREADS * schedule.warps
 
 
 def _feeds_reductions(nest: Nest, buffer: str) -> bool:
