@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from benchmarks.report import RESULTS, geometric_mean, print_table, write_result
 
 __all__ = ["FirstCall", "main"]
 
+_ONE_AFTER_THE_OTHER = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", "LAMINA_JOBS": "1"}
 _STAGES = ("capture", "aot", "rewrite", "partition", "lower", "fuse", "plan", "codegen", "build", "wait")
 
 
@@ -100,13 +102,17 @@ def _describe(record: Any, result: FirstCall) -> None:
             result.compiled += stage.value.compiled
 
 
-def _measure(rival: str, name: str, training: bool, size: int, seconds: float) -> FirstCall:
-    """The first call in a process of its own with a cache of its own."""
+def _measure(rival: str, name: str, training: bool, size: int, seconds: float, sequential: bool) -> FirstCall:
+    """The first call in a process of its own with a cache of its own.
+
+    ``sequential``: on one thread, with one compiler at a time.
+    """
     with tempfile.TemporaryDirectory() as folder:
         compilers = counting_compilers(Path(folder) / "bin")
         caches = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "LAMINA_CACHE_DIR": "lamina"}
         environment = {**os.environ, "PATH": f"{compilers}{os.pathsep}{os.environ['PATH']}"}
         environment |= {variable: str(Path(folder) / name) for variable, name in caches.items()}
+        environment |= _ONE_AFTER_THE_OTHER if sequential else {}
         for variable in ("CC", "CXX", "LAMINA_CXX"):
             environment.pop(variable, None)
         command = [sys.executable, "-m", "benchmarks.first_call", "--child", rival, "--models", name]
@@ -140,7 +146,10 @@ def _kept(path: Path, measure: Callable[[], FirstCall]) -> FirstCall:
     return result
 
 
-def _print(ours: str, results: Sequence[FirstCall]) -> None:
+def _print(ours: str, results: Sequence[FirstCall], sequential: bool) -> None:
+    def taken(result: FirstCall) -> float:
+        return result.cpu_seconds if sequential else result.seconds
+
     by_call: dict[tuple[str, bool], dict[str, FirstCall]] = {}
     for result in results:
         by_call.setdefault((result.model, result.training), {})[result.rival] = result
@@ -151,16 +160,21 @@ def _print(ours: str, results: Sequence[FirstCall]) -> None:
         if mine.error:
             rows.append([title, mine.error[:40]])
             continue
-        ratio = [r.seconds / mine.seconds for r in others if r.seconds]
+        ratio = [taken(r) / taken(mine) for r in others if taken(r)]
         ratios += ratio
-        shown = [f"{mine.seconds:.1f}", *(f"{mine.stages.get(stage, 0.0):.2f}" for stage in _STAGES)]
+        shown = [
+            f"{mine.seconds:.1f}",
+            f"{mine.cpu_seconds:.1f}",
+            *(f"{mine.stages.get(stage, 0.0):.2f}" for stage in _STAGES),
+        ]
         counts = [mine.launches, mine.kernels, mine.compiled, mine.compiler_starts]
         per_kernel = f"{mine.compiler_cpu_seconds / mine.compiled * 1e3:.0f}" if mine.compiled else ""
-        rivals = [f"{r.seconds:.1f}{'+' if r.error else ''}" for r in others]
+        rivals = [f"{taken(r) or r.seconds:.1f}{'+' if r.error else ''}" for r in others]
         rows.append([title, *shown, *map(str, counts), per_kernel, *rivals, *(f"{r:.1f}" for r in ratio)])
     columns = [
         "first call",
         "s",
+        "CPU s",
         *_STAGES,
         "launches",
         "kernels",
@@ -171,9 +185,9 @@ def _print(ours: str, results: Sequence[FirstCall]) -> None:
         "ratio",
     ]
     print_table("First calls, fresh process and empty cache each", columns, rows)
-    seconds = [r.seconds for r in results if r.rival == ours and not r.error]
+    seconds = [taken(r) for r in results if r.rival == ours and not r.error]
     if seconds:
-        print(f"{len(seconds)} first calls, longest {max(seconds):.1f} s", end="")
+        print(f"{len(seconds)} first calls, longest {max(seconds):.1f} {'CPU ' * sequential}s", end="")
         print(f"; rivals take {geometric_mean(ratios):.1f} times as long, least {min(ratios):.1f}" if ratios else "")
 
 
@@ -187,6 +201,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-training", action="store_true")
     parser.add_argument("--no-inference", action="store_true")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a first call is given up")
+    parser.add_argument(
+        "--sequential", action="store_true", help="one thread, one compiler at a time; processor's seconds are compared"
+    )
     parser.add_argument("--results", type=Path, default=None, help="a folder of results to go on with")
     parser.add_argument("--json", type=Path, default=RESULTS / "first_call.json")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
@@ -202,10 +219,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             for training in kinds:
                 for rival in dict.fromkeys([args.compile, *args.rivals]):
                     path = folder / f"{name}_{'training' if training else 'inference'}_{rival}_{args.size}.json"
-                    found = _kept(path, lambda r=rival, n=name, t=training: _measure(r, n, t, args.size, args.limit))  # type: ignore[misc]
+                    found = _kept(
+                        path, partial(_measure, rival, name, training, args.size, args.limit, args.sequential)
+                    )
                     print(f"{path.stem}: {found.error or f'{found.seconds:.2f} s'}", flush=True)
                     results.append(found)
-    _print(args.compile, results)
+    _print(args.compile, results, args.sequential)
     write_results(args.json, {"compilers": list(COMPILERS), "results": [asdict(r) for r in results]})
     return 0
 

@@ -36,6 +36,6 @@ def test_results_without_figures_are_told_apart(capsys: pytest.CaptureFixture[st
     ours = first_call.FirstCall("lamina", "one", True, seconds=2.0, compiled=4, compiler_cpu_seconds=0.2)
     late = first_call.FirstCall("torch", "one", True, seconds=60.0, error="more than 60 s")
     failed = first_call.FirstCall("lamina", "two", False, error="no library")
-    first_call._print("lamina", [ours, late, failed])
+    first_call._print("lamina", [ours, late, failed], sequential=False)
     said = capsys.readouterr().out
     assert "1 first calls, longest 2.0 s; rivals take 30.0 times as long, least 30.0" in said

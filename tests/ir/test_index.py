@@ -224,3 +224,10 @@ def test_places_along_an_axis_without_elements_are_some() -> None:
     assert places.evaluate({"i": torch.arange(3), "m": 0}).shape == (3,)
     with pytest.raises(ZeroDivisionError):
         places.evaluate({"i": 3, "m": 0})
+
+
+def test_axes_and_loaded_places_of_one_name_are_hashed_apart_by_their_extents():
+    # All nests of a network call their axes alike, and a table of expressions holds those of hundreds of extents.
+    extents = [as_expr(n) for n in range(2, 500)]
+    for kind in (Axis, Loaded):
+        assert len({hash(kind("i0", extent)) for extent in extents}) > 490

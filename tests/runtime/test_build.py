@@ -15,6 +15,7 @@ import torch
 
 from lamina.errors import BadArgument
 from lamina.runtime import build as build_module
+from lamina.runtime import kernel as kernel_module
 from lamina.runtime.build import BuildResult, build_kernels
 from lamina.runtime.cache import Cache
 from lamina.runtime.clock import Clock
@@ -149,6 +150,15 @@ def test_what_decides_the_code_is_part_of_its_hash(scale_unit: MakeUnit) -> None
     assert len({same, *others}) == len(others) + 1
     quoted = [KernelUnit("s", f'const char* s = "//{c}";', ()) for c in "ab"]
     assert kernel_hash(quoted[0], (), "") != kernel_hash(quoted[1], (), "")
+
+
+def test_a_prelude_that_kernels_share_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(kernel_module, "meaning", lambda text, functions=(): read.append(text) or text)
+    prelude = "typedef long only_of_this_test;  // of two thousand lines, where it is real"
+    units = [KernelUnit(f"x{n}", f"source {n}", (), prelude=prelude) for n in range(5)]
+    assert len({kernel_hash(unit, (), "x86_64") for unit in units}) == 5
+    assert read.count(prelude) == 1
 
 
 def test_a_warm_process_starts_no_compiler_whatever_the_batch(

@@ -114,8 +114,12 @@ class _JointTracer:
         self.calls = Calls(decompositions)
         self.graph = Graph()
         self.env: dict[Node, Any] = {}
+        self.looking: dict[Node, dict[Node, None]] = {}
+        """By node of the joint graph: captured nodes of which a value looked at its memory, in order."""
         self.primals: list[Value] = []
         self.current: dict[Node, Value] = {}
+        self.places: dict[Value, Node] = {}
+        """``current`` the other way round."""
         self.uses: list[_Use] = []
         self.roots: dict[Node, frozenset[Node]] = {}
         self.seeds: dict[torch.device, Node] = {}
@@ -162,15 +166,16 @@ class _JointTracer:
         value = Value(made, fake, self.history and given.requires_grad)
         self.primals.append(value)
         self.current[made] = value
+        self.places[value] = made
         self.roots[made] = frozenset([made])
-        self.env[node] = value
+        self._bind(node, value)
 
     def _call(self, node: Node, position: int) -> None:
         args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
         if self._changes_state(node, args):
             return
         if node.target is operator.getitem and isinstance(args[0], (tuple, list)):
-            self.env[node] = args[0][args[1]]
+            self._bind(node, args[0][args[1]])
             return
         call = self.calls.read(node, args, kwargs)
         trace = self.calls.trace(call, grad=self.grad)
@@ -183,9 +188,16 @@ class _JointTracer:
         if any(trace.requires_grad):
             self.uses.append(use)
         leaves, spec = flatten(trace.structure)
-        self.env[node] = unflatten([_pick(i, use.results, call.operands) for i in leaves], spec)
+        self._bind(node, unflatten([_pick(i, use.results, call.operands) for i in leaves], spec))
         for primal, result in trace.updates:
             self._overwrite(call.operands[primal], use.results[result], position)
+
+    def _bind(self, name: Node, value: Any) -> None:
+        """Let the captured graph's node ``name`` mean ``value``."""
+        self.env[name] = value
+        for node in _nodes_in(value):
+            for root in self.roots[node]:
+                self.looking.setdefault(root, {})[name] = None
 
     def _changes_state(self, node: Node, args: Any) -> bool:
         """Whether ``node`` is not computation but switches gradients, or autocast (off anyway) off."""
@@ -249,26 +261,24 @@ class _JointTracer:
             raise Unsuitable("a view is written to")
         if old.requires_grad and not self.grad:  # its history then stays as it is
             raise Unsuitable("a tensor with a history is written to where gradients are switched off")
-        place = next((n for n, v in self.current.items() if v is old), None)
+        place = self.places.get(old)
         if place is not None:
             if old.requires_grad:
                 raise Unsuitable("an input that requires a gradient is written to")
             if new.requires_grad:
                 raise Unsuitable("an input becomes differentiable by being written to")
             self._check_unaliased(place)
-        for name, value in list(self.env.items()):
+        for name in list(self.looking.get(old.node, ())):
+            value = self.env[name]
             if value is old:
-                self.env[name] = new
-            elif self.last_use.get(name, -1) >= position and self._looks_at(value, old.node):
+                self._bind(name, new)
+            elif self.last_use.get(name, -1) >= position and any(old.node in self.roots[n] for n in _nodes_in(value)):
                 raise Unsuitable("a tensor is written to that has a view in use")
         self.overwritten[old.node] = position
         if place is not None:
             self.current[place] = new
-
-    def _looks_at(self, value: Any, node: Node) -> bool:
-        if isinstance(value, (tuple, list)):
-            return any(self._looks_at(item, node) for item in value)
-        return isinstance(value, Value) and node in self.roots[value.node]
+            del self.places[old]
+            self.places[new] = place
 
     def _check_unaliased(self, place: Node) -> None:
         index = next(i for i, v in enumerate(self.primals) if v.node is place)
@@ -367,6 +377,15 @@ def _philox(node: Node) -> str:
     """The name of the counter-based random operation that a call is of; "" for others."""
     schema = schema_of(node.target)
     return str(schema.name) if schema is not None and schema.name.startswith("lamina::philox") else ""
+
+
+def _nodes_in(value: Any) -> Iterator[Node]:
+    """The nodes of the joint graph for the tensors in ``value``."""
+    if isinstance(value, Value):
+        yield value.node
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _nodes_in(item)
 
 
 def _pick(index: int | None, results: Sequence[Value], operands: Sequence[Value]) -> Value | None:

@@ -54,7 +54,7 @@ class Axis(_Atom):
     rank: ClassVar[int] = 1
 
     def __hash__(self) -> int:
-        return hash(self.name)
+        return hash(self.name) * 3 + self.extent._hash
 
     def bounds(self) -> tuple[int | None, Expr | None]:
         return 0, self.extent - 1
@@ -71,7 +71,7 @@ class Loaded(_Atom):
     bound: Expr
 
     def __hash__(self) -> int:
-        return hash(self.name)
+        return hash(self.name) * 3 + self.bound._hash
 
     def bounds(self) -> tuple[int | None, Expr | None]:
         return 0, self.bound - 1

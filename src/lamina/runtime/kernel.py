@@ -7,7 +7,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from lamina.errors import BadArgument, LaminaError
 from lamina.runtime.cache import digest
@@ -23,6 +23,7 @@ __all__ = [
     "kernel_hash",
     "label",
     "meaning",
+    "prelude_meaning",
     "source_unit",
     "symbol",
 ]
@@ -144,10 +145,16 @@ def meaning(source: str, functions: Sequence[KernelFunction] = ()) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
 
 
+@lru_cache(maxsize=16)
+def prelude_meaning(prelude: str) -> str:
+    """The prelude without what does not change its meaning: hundreds of kernels share one of two thousand lines."""
+    return meaning(prelude)
+
+
 def kernel_hash(unit: KernelUnit, flags: Sequence[str], machine: str) -> str:
     """The identity of a kernel's code: everything that decides it but the compiler."""
     functions = (f"{f.parameters} {f.checked}" for f in unit.functions)
-    texts = (meaning(unit.prelude), meaning(unit.source, unit.functions))
+    texts = (prelude_meaning(unit.prelude), meaning(unit.source, unit.functions))
     return digest("kernel", ABI, machine, *functions, "with", *flags, *unit.flags, "of", *texts)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.runtime.cache import Cache, Entry, digest
-from lamina.runtime.kernel import ABI, KernelUnit, meaning
+from lamina.runtime.kernel import ABI, KernelUnit, meaning, prelude_meaning
 from lamina.runtime.toolchain import Compiler, compile_flags
 
 __all__ = ["MissedKernel", "missed_kernels", "note_built"]
@@ -77,7 +77,7 @@ def _parts(unit: KernelUnit, compiler: Compiler, isa: str) -> dict[str, str]:
         "machine": platform.machine(),
         "compiler": compiler.identity,
         "flags": " ".join((*compile_flags(isa), *unit.flags)),
-        "prelude": digest(meaning(unit.prelude))[:16],
+        "prelude": digest(prelude_meaning(unit.prelude))[:16],
         "parameters": " ".join(f"{f.parameters}{'!' * f.checked}" for f in unit.functions),
         "source": digest(_text(unit))[:16],
     }
