@@ -23,7 +23,7 @@ from lamina.capture.own.pending import Pending
 from lamina.capture.own.torch_private import in_ordinary_state
 from lamina.record import Record
 
-__all__ = ["PROGRAMS", "Accident", "accident", "draw"]
+__all__ = ["PROGRAMS", "Accident", "Lines", "accident", "draw"]
 
 _OURS = lamina.__path__[0]
 _PROGRAMS = __file__, grad_mode.__file__
@@ -185,7 +185,7 @@ class Accident:
 def lines_of_a_call(program: str, calls: int = 0) -> int:
     """How many lines a program's call after so many others runs that it can be interrupted at."""
     subject = PROGRAMS[program]()
-    watch = _Lines(sys.maxsize, KeyboardInterrupt)
+    watch = Lines(sys.maxsize, KeyboardInterrupt)
     compiled = _compiled(subject)
     for _ in range(calls):
         compiled(*subject.args)
@@ -201,7 +201,7 @@ def accident(program: str, line: int, error: type[BaseException], *, calls: int 
     for _ in range(calls):
         compiled(*subject.args)
     wrong = []
-    watch = _Lines(line, error)
+    watch = Lines(line, error)
     raised = _run(compiled, subject.args, watch)
     hit = watch.count >= line
     if hit and raised is not None and type(raised) is not error:
@@ -267,7 +267,7 @@ def _states(program: str, calls: int) -> list[Any]:
         subject = PROGRAMS[program]()
         for _ in range(calls):
             subject.function(*subject.args)
-        watch = _Lines(line, KeyboardInterrupt, _PROGRAMS)
+        watch = Lines(line, KeyboardInterrupt, _PROGRAMS)
         _run(subject.function, subject.args, watch)
         ended = watch.count < line
         found.append((torch.is_grad_enabled(), plain(subject.seen())))
@@ -275,12 +275,16 @@ def _states(program: str, calls: int) -> list[Any]:
     return found
 
 
-class _Lines:
+class Lines:
     """Counts lines of ours, or those of ``files``, and raises an error at one of them."""
 
     def __init__(self, line: int, error: type[BaseException], files: str | tuple[str, ...] = _OURS) -> None:
         self.line, self.error, self.files, self.count = line, error, files, 0
         self.events = ("line",) if files is _OURS else ("line", "return")
+
+    def happens(self) -> None:
+        """What happens at the line."""
+        raise self.error("an accident")
 
     def __call__(self, frame: Any, event: str, arg: Any) -> Any:
         """A trace function."""
@@ -290,11 +294,11 @@ class _Lines:
             self.count += 1
             if self.count == self.line:
                 sys.settrace(None)
-                raise self.error("an accident")
+                self.happens()
         return self
 
 
-def _run(compiled: Callable[..., Any], args: tuple[Any, ...], watch: _Lines) -> BaseException | None:
+def _run(compiled: Callable[..., Any], args: tuple[Any, ...], watch: Lines) -> BaseException | None:
     sys.settrace(watch)
     try:
         compiled(*args)

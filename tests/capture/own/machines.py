@@ -13,7 +13,7 @@ def no_machine() -> None:
 
 def guard_machine() -> Library | None:
     """The machine, where there is a compiler."""
-    return machine_of_options(Options())
+    return machine_of_options(Options.from_environment())
 
 
 MACHINES = {"python": no_machine, "machine": guard_machine}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
@@ -10,6 +12,7 @@ from lamina.capture.own.interpreting import Interpreting
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.torch_calls import QUERIES, name_of
 from lamina.record import Record
+from tests.capture.own import programs_that_break
 from tests.capture.own.broken_programs import PROGRAMS, rounds
 
 LEAST = 0.8
@@ -34,19 +37,33 @@ class Interpreted:
 
 
 class Counting(TorchFunctionMode):
-    """Counts the calls of torch's that compute something."""
+    """Counts the calls of torch's that compute something, all and by name."""
 
     def __init__(self):
         super().__init__()
-        self.calls = 0
+        self.calls, self.names = 0, Counter()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        self.calls += name_of(func) not in QUERIES
+        if name_of(func) not in QUERIES:
+            self.calls += 1
+            self.names[name_of(func)] += 1
         return func(*args, **(kwargs or {}))
 
 
 def test_there_are_twenty_programs() -> None:
     assert len(PROGRAMS) == len(set(PROGRAMS)) == 20
+
+
+def test_calls_of_programs_with_breaks_within_loops_and_handlers_are_in_graphs() -> None:
+    captured = made = 0
+    for program in programs_that_break.PROGRAMS:
+        call, x = Interpreted(program), torch.linspace(-1, 2, 8)
+        with Counting() as counting:
+            wanted = program(x)
+        torch.testing.assert_close(call(x), wanted)
+        assert call.graphs, program
+        captured, made = captured + min(call.interpreting.regions.calls, counting.calls), made + counting.calls
+    assert captured >= LEAST * made
 
 
 def test_most_calls_of_programs_with_graph_breaks_are_in_graphs() -> None:

@@ -535,3 +535,11 @@ def test_why_a_graph_is_compiled_by_itself_is_told(monkeypatch) -> None:
         counted.call(torch.randn(rows))
     assert len(counted.graphs) == 3
     assert [told for told in counted.reasons("LM1222") if "ValueError: no form of it" in told]
+
+
+@pytest.mark.parametrize("growing", [False, True])
+def test_random_programs_that_compute_with_sizes_do_what_eager_does(growing: bool) -> None:
+    seeds = range(7, 7 + SEEDS)
+    outcomes = [difference(seed, MACHINES["machine"], growing=growing, computing=True) for seed in seeds]
+    assert [outcome.told for outcome in outcomes if outcome.told] == []
+    assert sum(outcome.reused for outcome in outcomes) > 40

@@ -19,8 +19,10 @@ from lamina.capture.frame_reasons import INTEGERS_ARE_FIXED, INTEGERS_ARE_INPUTS
 from lamina.capture.log import CaptureLog
 from lamina.capture.own.capturing import CapturingWorld
 from lamina.capture.own.frame import Unhandled
+from lamina.capture.own.interrupts import end_if_from_outside
 from lamina.capture.own.machine import Machine
-from lamina.capture.own.recorder import Backend, Recorder, Regions
+from lamina.capture.own.recorder import Recorder
+from lamina.capture.own.regions import Backend, Regions
 from lamina.capture.own.reuse.answers import is_copied
 from lamina.capture.own.reuse.driver import Driver, state_of_torch
 from lamina.capture.own.reuse.sizes import Sizes
@@ -101,6 +103,7 @@ class Interpreting:
         capturing.interpret = lambda function, *given, **named: machine.run(function, given, named)
         if trace is not None:
             machine.copies = partial(is_copied, trace)
+            machine.caught = partial(end_if_from_outside, trace)
             args, kwargs = trace.begin(self.target, args, kwargs)
         raised: BaseException | None = None
         with recording(recorder):

@@ -99,7 +99,8 @@ class Machine:
 
     ``handled`` is the exception that the innermost ``except`` block of all frames handles, ``frames`` are those in
     progress. ``watched`` is a frame with those of its instructions whose exceptions it handles: before it leaves them,
-    the world settles what may raise. ``copies`` says whether ``deep_copy`` is to make the deep copy of a value.
+    the world settles what may raise. ``copies`` says whether ``deep_copy`` is to make the deep copy of a value,
+    ``caught`` is told of exceptions that come to a frame.
     """
 
     def __init__(self, world: World) -> None:
@@ -110,6 +111,7 @@ class Machine:
         self.watched: tuple[Frame, Handler] | None = None
         self.generators = 0
         self.copies: Callable[[Any], bool] = lambda value: False
+        self.caught: Callable[[BaseException], None] = lambda error: None
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``function``, with what it calls interpreted as well where that is possible."""
@@ -273,6 +275,7 @@ class Machine:
 
     def _caught(self, frame: Frame, error: BaseException, thrown: bool = False) -> bool:
         """Go on in the handler of ``frame`` for ``error``, with the traceback that CPython would give it."""
+        self.caught(error)
         direct = self.places.note(frame, error)
         if direct and not thrown and self.handled is not None:
             _put_first_context(error, self.handled)

@@ -59,6 +59,30 @@ class Segment:
         self._written: set[int] | None = set()
         self._memories: dict[int, int] = {}
         self.pairs: dict[Pair, None] = {}
+        self._whole = (0, 0, 0)
+
+    def __enter__(self) -> None:
+        """A call is going to be recorded; what an exception leaves of one is taken back."""
+        self._whole = len(self.graph.nodes), len(self.key), len(self.inputs)
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            self._take_back(*self._whole)
+
+    def _take_back(self, nodes: int, entries: int, inputs: int) -> None:
+        """Be as before, when there were so many: nodes, their entries and inputs would not belong to each other."""
+        left = {*[*reversed(self.graph.nodes)][: len(self.graph.nodes) - nodes]}
+        del self.key[entries:], self.inputs[inputs:], self.looks[inputs:], self.fakes[inputs:]
+        for known in (self.input_nodes, self.nodes):
+            for key in [key for key, node in known.items() if node in left]:
+                del known[key]
+        for node in left:
+            self.numbers.pop(node, None)
+            self.trials.written.pop(node, None)
+        self.learnt = {key: (value, node) for key, (value, node) in self.learnt.items() if node not in left}
+        self.pending = [made for made in self.pending if id(made._fake) in self.nodes]
+        for node in reversed([node for node in self.graph.nodes if node in left]):
+            self.graph.erase_node(node)
 
     def note_writes(self, targets: Sequence[torch.Tensor], records: bool) -> None:
         """A call writes to ``targets``, to which it gives a history if it ``records`` one."""

@@ -1,0 +1,91 @@
+"""The graphs of one callable that were compiled, by what they compute."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from lamina.base.fx.torch_private import calls_of
+from lamina.base.recipes import captured
+from lamina.capture.own.fakes import Fakes
+from lamina.capture.own.segment import Segment
+from lamina.capture.own.sharing.families import Families
+from lamina.capture.own.torch_private import SET_GRAD, compiling
+from lamina.capture.own.writing import Writing
+
+__all__ = ["Backend", "Regions"]
+
+Backend = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
+_MOST_REGIONS = 256
+"""Compiled graphs that one callable keeps; a program whose sizes are all different would keep one for each."""
+
+
+@dataclass(slots=True)
+class Regions:
+    """The graphs of one callable that were compiled, by what they compute; ``calls`` counts the calls recorded.
+
+    ``families`` has those that differ in integers only, unless each is to be compiled by itself.
+    """
+
+    backend: Backend
+    compiled: dict[Any, Callable[..., Any] | None] = field(default_factory=dict)
+    calls: int = 0
+    native: int = 0
+    of_thread: Any = field(default_factory=threading.local)
+    families: Families | None = None
+
+    def fakes(self) -> Fakes:
+        """Those of the thread: a mode is entered by one thread at a time."""
+        found: Fakes | None = getattr(self.of_thread, "fakes", None)
+        if found is None or len(found.made) > _MOST_REGIONS:
+            found = self.of_thread.fakes = Fakes()
+        return found
+
+    def keep(self, key: Any, compiled: Callable[..., Any] | None) -> None:
+        """Keep the compiled form of a graph, or that it computes nothing that anybody may see."""
+        if len(self.compiled) >= _MOST_REGIONS:
+            del self.compiled[next(iter(self.compiled))]
+        self.compiled[key] = compiled
+
+    def of(
+        self, segment: Segment, key: Any, outputs: list[Node], pin: Callable[..., None]
+    ) -> Callable[..., Any] | None:
+        """A graph as a function of its inputs; None if nobody would see that it ran.
+
+        ``pin`` is given numbers that it holds as constants.
+        """
+        if key in self.compiled:
+            return self.compiled[key]
+        outputs = [*outputs, *segment.unread(outputs)]
+        if not outputs and not (segment.draws or segment.writes):
+            self.keep(key, None)
+            return None
+        segment.graph.output(tuple(outputs))
+        calls = calls_of(GraphModule(torch.nn.Module(), segment.graph)) if segment.writes else None
+        compiled = None
+        if self.families is not None:
+            compiled = self.families.compiled(segment, outputs, self.backend)
+        fixed = False
+        if compiled is None:
+            try:
+                gm, fakes, mode = segment.module()
+            except Exception:
+                if not segment.learnt:
+                    raise
+                fixed = True  # what stands for a number tells too little of it
+                pin(*segment.with_constants())
+                gm, fakes, mode = segment.module()
+            with compiling(mode):
+                compiled = self.backend(gm, fakes)
+            captured(compiled, gm, fakes)
+        if calls is not None:
+            compiled = Writing(compiled, calls, segment.written(), tuple(segment.pairs), segment.apart_by_place())
+        SET_GRAD(segment.state[0])
+        if not fixed:
+            self.keep(key, compiled)
+        return compiled

@@ -1,0 +1,97 @@
+"""Runs a recorded graph: its results take the place of the tensors that were pending."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from lamina.capture.own.autocast import Autocast
+from lamina.capture.own.noting import escaped, pin, pin_sizes
+from lamina.capture.own.pending import Pending
+from lamina.capture.own.regions import Regions
+from lamina.capture.own.results import become, computed_before, distinct
+from lamina.capture.own.reuse.run import Run
+from lamina.capture.own.saved_tensors.torch_private import HookedAs
+from lamina.capture.own.segment import Segment
+from lamina.capture.own.torch_private import SET_GRAD, is_from_a_hook, without_function_modes
+
+__all__ = ["fill", "rescue"]
+
+
+def fill(
+    regions: Regions, trace: Any, hooks: Any, segment: Segment, key: Any, alive: list[Pending], outputs: list[Node]
+) -> None:
+    """Compile a graph, unless it is compiled, run it, and put its results in place."""
+    grad, failed, aliased = torch.is_grad_enabled(), None, False
+    with without_function_modes(), Autocast(segment.state[1]), HookedAs(hooks):
+        try:
+            SET_GRAD(segment.state[0])
+            run = regions.of(segment, key, outputs, partial(pin, trace))
+            if run is None:
+                return
+            segment.started = True
+            computed = run(*segment.inputs)
+            before = [*map(id, computed)]
+            results = distinct(computed, segment.inputs)
+            aliased = before != [*map(id, results)]
+            del computed
+        except Exception as error:
+            escaped(trace, "a graph that raises")
+            if segment.draws or segment.writes or is_from_a_hook(error):
+                raise
+            SET_GRAD(segment.state[0])
+            failed = computed_before(error, segment.graph, segment.inputs, alive, outputs)
+            segment.failed = True
+        finally:
+            SET_GRAD(grad)
+        if failed is not None:
+            failed.__context__ = None
+            raise failed
+        del results[len(alive) :]  # the others are there so that their errors are
+        results.reverse()  # so that nothing else holds a result that takes the place of a pending tensor
+        for made in alive:
+            become(made, results)
+    if trace is not None and run is not None:
+        _tell(trace, segment, run, alive, aliased)
+
+
+def _tell(trace: Any, segment: Segment, run: Callable[..., Any], alive: list[Pending], aliased: bool) -> None:
+    """Tell the trace of a graph that has run."""
+    numbers: tuple[int, ...] = ()
+    if trace.sizes is not None:
+        if aliased:
+            pin_sizes(trace)
+        with without_function_modes():
+            run, numbers = trace.sizes.step(run, segment)
+    trace.learning.ran(
+        Run(
+            run,
+            tuple(segment.inputs),
+            tuple(alive),
+            grad=segment.state[0],
+            switches=segment.switches,
+            autocast=segment.state[1],
+            draws=segment.draws,
+            writes=segment.writes,
+            aliased=aliased,
+            numbers=numbers,
+        )
+    )
+
+
+def rescue(segment: Segment, left: list[Pending], nodes: dict[int, Node], error: BaseException, hooks: Any) -> None:
+    """Compute the tensors that were ``left`` by an exception, call by call, unless that would write twice."""
+    if segment.failed or (segment.started and segment.writes):
+        return
+    outputs = [nodes.get(id(made)) or segment.nodes[id(made._fake)] for made in left]
+    grad = torch.is_grad_enabled()
+    with without_function_modes(), Autocast(segment.state[1]), HookedAs(hooks):
+        try:
+            SET_GRAD(segment.state[0])
+            computed_before(error, segment.graph, segment.inputs, left, outputs)
+        finally:
+            SET_GRAD(grad)
