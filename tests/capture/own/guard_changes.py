@@ -383,6 +383,9 @@ _CHANGES: tuple[Callable[[random.Random, World], Change | None], ...] = (
 
 def main() -> None:
     """Make as many changes as are asked for."""
+    machine = guard_machine()
+    by = "the machine" if machine is not None and machine.layouts.tensor is not None else "Python"
+    print(f"tensors are compared by {by}")
     outcome = compared(int(sys.argv[1]), int(sys.argv[2]))
     for told in outcome.wrong[:10]:
         print(told)
