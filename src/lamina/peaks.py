@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from lamina.base.devices import kind_of
+
 __all__ = ["Peaks", "copy_bandwidth", "measured_peaks"]
 
 _COPIED = 1 << 26
@@ -36,7 +38,7 @@ class Peaks:
 
 def measured_peaks(device: str = "cpu") -> Peaks:
     """The peaks of a device, "cpu" or "cuda", measured now; it takes a quarter of a second."""
-    gpu = device != "cpu"
+    gpu = not kind_of(device).host
     size = _GPU_SCALE * _SQUARE if gpu else _SQUARE
     square = torch.ones(size, size, device=device, dtype=torch.bfloat16 if gpu else torch.float32)
     return Peaks(copy_bandwidth(device), 2 * size**3 / _fastest(lambda: square @ square, device))
@@ -44,7 +46,7 @@ def measured_peaks(device: str = "cpu") -> Peaks:
 
 def copy_bandwidth(device: str = "cpu") -> float:
     """Bytes a second, read and written, of a copy that no cache holds."""
-    nbytes = _COPIED if device == "cpu" else _GPU_SCALE * _COPIED
+    nbytes = _COPIED if kind_of(device).host else _GPU_SCALE * _COPIED
     source = torch.ones(nbytes // 4, device=device)
     target = torch.empty_like(source)
     return 2 * nbytes / _fastest(lambda: target.copy_(source), device)
@@ -52,15 +54,15 @@ def copy_bandwidth(device: str = "cpu") -> float:
 
 def _fastest(run: Callable[[], object], device: str) -> float:
     """Seconds of the fastest of some runs; on a GPU after one that does not count."""
-    found = float("inf")
-    if device != "cpu":
+    found, queued = float("inf"), kind_of(device).queued
+    if queued:
         run()
     for _ in range(_TRIALS):
-        if device != "cpu":
+        if queued:
             torch.cuda.synchronize()
         start = time.perf_counter()
         run()
-        if device != "cpu":
+        if queued:
             torch.cuda.synchronize()
         found = min(found, time.perf_counter() - start)
     return found

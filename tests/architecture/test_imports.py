@@ -86,30 +86,3 @@ def test_only_options_reads_the_environment() -> None:
             names = imported(node) or [dotted(node)]
             wrong += [file.at(node) for n in names if n in ("os.environ", "os.environb", "os.getenv", "os.putenv")]
     assert not wrong
-
-
-STAGES_OF_KERNELS = ("ir", "schedule", "codegen")
-DEVICES = ("cpu", "cuda")
-
-
-def compares_a_device(node: ast.AST) -> bool:
-    """Whether an expression asks for the name of a device, as ``device == "cpu"`` or ``device.startswith("cuda")``."""
-    if isinstance(node, ast.Compare):
-        named = [part for one in (node.left, *node.comparators) for part in ast.walk(one)]
-        return any(isinstance(one, ast.Constant) and one.value in DEVICES for one in named)
-    asked = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith"
-    return asked and any(isinstance(one, ast.Constant) and one.value in DEVICES for one in node.args)
-
-
-def test_stages_that_make_kernels_ask_buffers_where_they_are() -> None:
-    wrong = []
-    for file in sources():
-        if file.module.startswith(tuple(f"lamina.{stage}." for stage in STAGES_OF_KERNELS)):
-            wrong += [file.at(node) for node in ast.walk(file.tree) if compares_a_device(node)]
-    assert not wrong
-
-
-def test_comparisons_of_devices_are_recognised() -> None:
-    for text in ("b.device != 'cpu'", "device == 'cuda'", "b.device.startswith('cuda')", "kind in ('cpu', 'cuda')"):
-        assert any(map(compares_a_device, ast.walk(ast.parse(text))))
-    assert not any(map(compares_a_device, ast.walk(ast.parse("buffer.on_cpu or name == 'x'"))))

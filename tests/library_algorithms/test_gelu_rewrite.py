@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lamina.base.devices import on_host
 from lamina.library_algorithms.gelu_operations import addmm_gelu, mm_gelu_backward
 from lamina.library_algorithms.gelu_rewrite import gelu_products
 from lamina.rewrite.passes import remove_dead_code
@@ -34,7 +35,7 @@ def alone_backward(g, w, h):
 def rewritten(function, *inputs, answer=lambda product, operation, values, summed: 3):
     """The new graph, checked against the old one's results."""
     before = remove_dead_code(graph_of(function, *inputs))
-    after = gelu_products(before, answer, device="cpu")
+    after = gelu_products(before, answer, where=on_host)
     verify_fx(after, "test")
     for a, b in zip(after.graph.output_node().args[0], before.graph.output_node().args[0], strict=True):
         assert a.meta["val"].shape == b.meta["val"].shape
@@ -103,5 +104,5 @@ def test_what_stays():
         (forward, draw((6, 8), (16, 8), (1,))),
     ):
         before = remove_dead_code(graph_of(function, *inputs))
-        assert gelu_products(before, lambda product, operation, values, summed: 0, device="cpu") is before
+        assert gelu_products(before, lambda product, operation, values, summed: 0, where=on_host) is before
         assert gelu_products(before, lambda product, operation, values, summed: 0) is before

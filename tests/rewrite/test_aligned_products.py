@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lamina.base.devices import on_host
 from lamina.rewrite import aligned_products
 from lamina.rewrite.aligned_products import align_products
 from lamina.rewrite.odd_rows import mm_odd_rows
@@ -24,7 +25,7 @@ def draw(*shape, dtype=torch.bfloat16):
 def rewritten(function, *inputs):
     notes = []
     before = graph_of(function, *inputs)
-    after = align_products(before, notes.append, device="cpu")
+    after = align_products(before, notes.append, where=on_host)
     verify_fx(after, "test")
     found, wanted = after(*inputs)[0], before(*inputs)[0]
     assert found.stride() == wanted.stride() == after.graph.output_node().args[0][0].meta["val"].stride()
@@ -86,7 +87,7 @@ def test_the_layout_of_a_factor_stays():
 )
 def test_what_gains_nothing_stays(inputs):
     gm = graph_of(lambda a, b: (a @ b,), *inputs)
-    assert align_products(gm, device="cpu") is gm
+    assert align_products(gm, where=on_host) is gm
 
 
 def test_only_products_on_the_device():
@@ -98,10 +99,10 @@ def test_small_sums_are_left_alone_and_said_so(monkeypatch):
     monkeypatch.setattr(aligned_products, "_LOST", 2.0)
     notes = []
     gm = graph_of(lambda a, b: (a @ b,), draw(64, 8), draw(8, 57))
-    assert align_products(gm, notes.append, device="cpu") is gm
+    assert align_products(gm, notes.append, where=on_host) is gm
     assert [note.taken for note in notes] == [False]
     large = graph_of(lambda a, b: (a @ b,), draw(2048, 768), draw(768, 4097))
-    after = align_products(large, notes.append, device="cpu")
+    after = align_products(large, notes.append, where=on_host)
     assert notes[-1].taken
     assert count(after, aten.constant_pad_nd.default) == 1
 
@@ -110,7 +111,7 @@ def test_a_factor_of_two_products_is_padded_once():
     def gradients(g, x, w):
         return g @ w, g.t() @ x
 
-    gm = align_products(graph_of(gradients, draw(16, 57), draw(16, 24), draw(57, 24)), device="cpu")
+    gm = align_products(graph_of(gradients, draw(16, 57), draw(16, 24), draw(57, 24)), where=on_host)
     factors = [n.args[0] for n in gm.graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default)]
     assert len({factor.name for factor in factors}) == 2
     assert count(clean(gm), aten.constant_pad_nd.default) == 2

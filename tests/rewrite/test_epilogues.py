@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lamina.base.devices import on_host
 from lamina.rewrite.epilogues import library_epilogues
 from lamina.rewrite.passes import remove_dead_code
 from lamina.rewrite.verify import verify_fx
@@ -30,7 +31,7 @@ def rewritten(function, *inputs, finite=True):
     """The new graph, how many calls took an activation, and the decisions."""
     notes = []
     before = remove_dead_code(graph_of(function, *inputs))
-    after = library_epilogues(before, notes.append, device="cpu", finite=finite)
+    after = library_epilogues(before, notes.append, where=on_host, finite=finite)
     assert (after is before) == (not any(note.taken for note in notes))
     verify_fx(after, "test")
     for a, b in zip(after.graph.output_node().args[0], before.graph.output_node().args[0], strict=True):

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import lamina
+from lamina.base.devices import on_host
 from lamina.ir.loops import LibraryCall, Nest
 from lamina.ir.loops_interp import run_program
 from lamina.lower.to_loops import lower
@@ -25,7 +26,7 @@ def laid_out(function, *inputs):
     """The graph before and after, and the decision."""
     notes = []
     before = graph_of(function, *inputs)
-    after = channels_last(before, notes.append, device="cpu")
+    after = channels_last(before, notes.append, where=on_host)
     return before, after, notes
 
 
@@ -195,7 +196,7 @@ class Block(torch.nn.Module):
 
 def test_a_network_trains_as_eagerly(monkeypatch):
     """Through capture, differentiation and partition: gradients, statistics and strides are eager's."""
-    on_cpu = functools.partial(channels_last, device="cpu")
+    on_cpu = functools.partial(channels_last, where=on_host)
     monkeypatch.setattr(order, "PASSES", order.changed("channels_last", lambda usual: on_cpu))
     torch.manual_seed(0)
     ours = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 2, 1), Block(), Block(), torch.nn.Flatten())

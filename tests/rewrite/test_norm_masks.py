@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lamina.base.devices import on_host
 from lamina.rewrite.norm_masks import masks_from_norms
 from lamina.rewrite.passes import remove_dead_code
 from lamina.rewrite.verify import verify_fx
@@ -31,7 +32,7 @@ def operands(dtype, shape=(4, 6, 9, 9)):
 
 def rewritten(function, *inputs):
     before = remove_dead_code(graph_of(function, *inputs))
-    after = remove_dead_code(masks_from_norms(before, device="cpu"))
+    after = remove_dead_code(masks_from_norms(before, where=on_host))
     verify_fx(after, "test")
     return before, after
 

@@ -7,6 +7,7 @@ import torch
 
 import lamina
 from lamina.aot.partition import partition
+from lamina.base.devices import on_host
 from lamina.ir.loops import Reduce
 from lamina.rewrite.norms import open_group_norm, share_means
 from lamina.rewrite.passes import clean
@@ -47,7 +48,7 @@ def test_the_norm_becomes_statistics_and_arithmetic(dtype, affine):
         return tuple(r for r in step(*(next(it) if t is not None else None for t in given)) if r is not None)
 
     before = graph_of(function, *tensors)
-    after = clean(open_group_norm(before, "cpu"))
+    after = clean(open_group_norm(before, on_host))
     verify_fx(after, "test")
     assert count(after, aten.native_group_norm.default) == 0
     exact = function(*(t.double() for t in tensors))
@@ -61,7 +62,7 @@ def test_other_norms_stay():
     only_forward = graph_of(lambda x, w, b: (aten.silu(aten.native_group_norm(x, w, b, *sizes)[0]),), x, w, b)
     unread = graph_of(lambda x, w, b: aten.native_group_norm(x, w, b, *sizes), x, w, b)
     for gm in (only_forward, unread):
-        assert open_group_norm(gm, "cpu") is gm
+        assert open_group_norm(gm, on_host) is gm
     training = graph_of(step, x, w, b, g)
     assert open_group_norm(training) is training, "it pays on a GPU"
 
@@ -70,7 +71,7 @@ def test_the_backward_keeps_the_statistics_only():
     given = operands(torch.float32, (2, 8, 16, 16))
     joint = graph_of(step, *given)
     copied = 8 * 4  # the bias, which the user may write to
-    for gm, kept in ((joint, 0), (clean(open_group_norm(joint, "cpu")), 2 * 2 * GROUPS * 4)):
+    for gm, kept in ((joint, 0), (clean(open_group_norm(joint, on_host)), 2 * 2 * GROUPS * 4)):
         found = partition(gm, 1, [], "cuda")
         inputs = {n.name for n in found.forward.graph.find_nodes(op="placeholder")}
         own = [n for n in found.forward.graph.output_node().args[0][1:] if n.name not in inputs]

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lamina.base.devices import on_host
 from lamina.rewrite.pool_places import max_pool2d_offsets_backward, max_pool2d_with_offsets, short_pool_places
 from lamina.rewrite.verify import verify_fx
 
@@ -43,7 +44,7 @@ def test_places_are_kept_in_short(window, width, dtype):
     if len(window[0]) == 1:
         dtype = torch.uint8  # of windows of two columns no place is far from the corner
     before = graph_of(both(*window), *inputs)
-    after = short_pool_places(before, device="cpu")
+    after = short_pool_places(before, where=on_host)
     assert after is not before
     verify_fx(after, "test")
     (pool,) = after.graph.find_nodes(op="call_function", target=max_pool2d_with_offsets)
@@ -68,7 +69,7 @@ def test_the_image_before_norm_and_relu_gives_the_shape():
     torch.manual_seed(0)
     inputs = torch.randn(2, 4, 12, 12), torch.rand(4), torch.randn(2, 4, 6, 6)
     before = graph_of(step, *inputs)
-    after = short_pool_places(before, device="cpu")
+    after = short_pool_places(before, where=on_host)
     (backward,) = after.graph.find_nodes(op="call_function", target=max_pool2d_offsets_backward)
     assert backward.args[1].op == "placeholder"
     torch.testing.assert_close(after(*inputs), before(*inputs))
@@ -86,5 +87,5 @@ def test_places_that_are_needed_or_too_far_stay():
         (both(*window), wide, torch.zeros(pooled_shape(wide, window))),
     ):
         gm = graph_of(function, x, g)
-        assert short_pool_places(gm, device="cpu") is gm
+        assert short_pool_places(gm, where=on_host) is gm
         assert short_pool_places(gm) is gm

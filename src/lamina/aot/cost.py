@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.base.devices import CPU, GPUS
+from lamina.base.devices import kind_of
 from lamina.base.symbolic.torch_private import hint
 from lamina.base.torch_private import OpOverload, schema_of
 from lamina.ops import Row, row_of, rows_named
@@ -129,7 +129,8 @@ class CostModel:
     @classmethod
     def of(cls, device: str) -> CostModel:
         """The model for a device type ("cpu", "cuda")."""
-        return cls(1.0, 0.5, False) if device == CPU else cls(0.1, 0.5, device in GPUS)
+        kind = kind_of(device)
+        return cls(1.0, 0.5, False) if kind.host else cls(0.1, 0.5, kind.grids)
 
     def recompute(self, node: Node, kind: OpClass) -> float:
         """Computing ``node`` again inside a fused backward kernel, its inputs being at hand."""

@@ -30,7 +30,7 @@ from lamina.aot.torch_private import asks_for_another_capture, without_autocast
 from lamina.base.captured import may_be_alike
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
-from lamina.base.devices import GPUS
+from lamina.base.devices import kind_of
 from lamina.base.graph_pair import pair_graphs
 from lamina.base.recovery import recover
 from lamina.base.retryable import set_retryable_unless_told
@@ -223,7 +223,7 @@ class GraphCompiler:
         else:
             device = device_of(joint)
             # AOTAutograd knows only saved tensors.
-            rereads = self.stages.rereads and self.static is not None and device in GPUS
+            rereads = self.stages.rereads and self.static is not None and kind_of(device).grids
             later = () if self.static is not None else self.written
             result = partition(joint, num_fwd_outputs, static, device, rereads, later)
             self.static_names -= set(result.copied)

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot import eager_reasons
 from lamina.base.captured import argument, example
+from lamina.base.devices import kind_of
 from lamina.base.reasons import Reason
 from lamina.base.rounded_numbers import HALF_TYPES, rounds_numbers
 from lamina.base.source import operation_name, source_of
@@ -40,7 +41,7 @@ def refused_number(gm: GraphModule) -> Reason | None:
         if node.op not in ("call_function", "call_method") or not isinstance(made, Tensor):
             continue
         name = operation_name(node.target)
-        error = _without_kernel(name, made.dtype) if name in _MADE and made.device.type == "cpu" else ""
+        error = _without_kernel(name, made.dtype) if name in _MADE and kind_of(made).host else ""
         if not error and not all(fits_a_dtype(number, made.dtype) for number in _converted(name, node)):
             error = f"RuntimeError: value cannot be converted to {made.dtype} without overflow"
         if error:
@@ -71,7 +72,7 @@ def _converted(name: str, node: Node) -> list[Any]:
 def _held(operand: Any, result: Tensor) -> bool:
     """Whether an operand is no number that varies, or one that the dtype of the result holds."""
     number = argument(operand)
-    varies = isinstance(number, (torch.SymInt, torch.SymFloat)) and result.device.type == "cpu"
+    varies = isinstance(number, (torch.SymInt, torch.SymFloat)) and kind_of(result).host
     return not varies or fits_a_dtype(number, result.dtype)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from lamina.aot.torch_private import dispatched_in_python, resampled_size, suggested_format
+from lamina.base.devices import kind_of
 from lamina.base.symbolic.torch_private import is_sure
 
 __all__ = ["whole_resampling"]
@@ -98,7 +99,7 @@ def _interpolated(x: torch.Tensor, sizes: Sequence[Any], corners: bool, factors:
     rank = len(sizes)
     dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
     kept = [is_sure(source == result) for source, result in zip(x.shape[2:], sizes, strict=True)]
-    cpu, copied = x.device.type == "cpu", all(kept)
+    cpu, copied = kind_of(x).host, all(kept)
     wide = x.to(dtype)  # before its elements are taken, whose gradients are added up
     around: list[list[tuple[torch.Tensor, Any]]] = []
     for k, (source, result) in enumerate(zip(x.shape[2:], sizes, strict=True)):
@@ -121,7 +122,7 @@ def _interpolated(x: torch.Tensor, sizes: Sequence[Any], corners: bool, factors:
         parts = [along([*places, place]) * weight for place, weight in around[len(places)]]
         return parts[0] + parts[1] if len(parts) == 2 else parts[0]
 
-    few = x.device.type == "cuda" and bool(x.shape[1] < 16)
+    few = kind_of(x).grids and bool(x.shape[1] < 16)
     layout = torch.contiguous_format if few else suggested_format(x)
     return along([]).to(x.dtype).contiguous(memory_format=layout)
 

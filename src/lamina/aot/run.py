@@ -43,7 +43,7 @@ from lamina.aot.specialized_integers import fixed_integers, wants_numbers
 from lamina.aot.state import undone, without_history
 from lamina.aot.taken_apart import TakenApart
 from lamina.aot.torch_private import asks_for_another_capture, is_leaf
-from lamina.base.devices import GPUS
+from lamina.base.devices import kind_of
 from lamina.base.fx.torch_private import flatten
 from lamina.base.modes import autocast_kept
 from lamina.base.reasons import Reason
@@ -93,7 +93,7 @@ def joint_of(captured: Captured, decompositions: Decompositions, options: Option
 
 def best_by_eager(joint: JointGraph, notes: Notes) -> bool:
     """Whether the captured graph itself is the fastest program, which is then in the record."""
-    if not joint.differentiable or joint.mutated or device_of(joint.joint) not in GPUS:
+    if not joint.differentiable or joint.mutated or not kind_of(device_of(joint.joint)).grids:
         return False
     why = eager_is_best(joint.joint)
     if why is not None:

@@ -13,6 +13,7 @@ from lamina.aot.gaps import LAID_OUT_AS_FIRST, has_gaps
 from lamina.aot.layouts import same_strides
 from lamina.aot.torch_private import suggested_format
 from lamina.base.captured import argument, example, memory
+from lamina.base.devices import kind_of
 from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import DataDependentGuard, contiguous, is_fake, is_sure
@@ -93,7 +94,7 @@ def _image(node: Node) -> Node | None:
         return None
     operand = node.args[0] if node.args else node.kwargs.get("input")
     image = example(operand) if isinstance(operand, Node) else None
-    on_cpu = isinstance(image, torch.Tensor) and image.device.type == "cpu"
+    on_cpu = isinstance(image, torch.Tensor) and kind_of(image).host
     return operand if on_cpu and isinstance(operand, Node) else None
 
 

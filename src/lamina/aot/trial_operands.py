@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from lamina.base.devices import kind_of
 from lamina.base.symbolic.torch_private import depends_on_data, hint, is_fake
 
 __all__ = ["Given", "Like", "UnknownError", "like_of", "numbers_in", "packed"]
@@ -88,7 +89,7 @@ def _operand(node: Node, place: int) -> Like | _Plain:
         return _Plain(int, hint(value))
     if isinstance(value, torch.SymFloat):
         return _ANY_FLOAT
-    if not is_fake(value) or value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
+    if not is_fake(value) or value.layout is not torch.strided or not kind_of(value).host or value.is_quantized:
         raise UnknownError
     if any(depends_on_data(n) for n in (*value.shape, *value.stride())):
         raise UnknownError

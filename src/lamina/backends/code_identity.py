@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.devices import kind_of
 from lamina.runtime.cache import digest
 
 __all__ = ["code_identity", "content_of"]
@@ -31,7 +32,7 @@ def code_identity(*values: Any) -> str:
 
 def content_of(tensor: torch.Tensor) -> bytes:
     """The values of a tensor as bytes; nothing of one that has no memory."""
-    if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
+    if tensor.layout is not torch.strided or not kind_of(tensor).stored or tensor.is_quantized:
         return repr(tensor).encode()
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     return bytes(plain.flatten().view(torch.uint8).numpy().tobytes())

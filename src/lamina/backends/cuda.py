@@ -142,7 +142,7 @@ class CudaBackend:
 
         def alone(buffer: Buffer) -> bool:
             nbytes = storage_bytes(buffer)
-            return buffer.device == "cpu" or not nbytes.is_int or nbytes.const >= _OWN_MEMORY
+            return buffer.on_cpu or not nbytes.is_int or nbytes.const >= _OWN_MEMORY
 
         plan = written_plan(fused, self.target, products, memo)
         places, arena = plan_memory(plan.steps, plan.buffers, plan.inputs, plan.outputs, alone)

@@ -258,7 +258,7 @@ class CudaRegion:
         custom = [s.op for s in self.plan.steps if isinstance(s, LibraryCall) and is_custom(s.op)]
         if mode == "max-autotune-no-cudagraphs":
             return call
-        if self.reasons or any(b.device == "cpu" for b in self.plan.buffers):
+        if self.reasons or any(b.on_cpu for b in self.plan.buffers):
             why = PARTLY_CPU()
         elif any(unrecordable(op) for op in custom):
             why = UNSAFE_OPERATION()

@@ -15,6 +15,7 @@ from lamina.backends.cpu import CpuBackend
 from lamina.backends.cuda import CudaBackend
 from lamina.backends.device import Device, DeviceOf
 from lamina.backends.interp import Interpreter
+from lamina.base.devices import kind_of
 from lamina.base.recovery import recover
 from lamina.errors import StageFailed
 from lamina.ir.loops import LoopProgram
@@ -43,7 +44,7 @@ def with_library_gelu(gm: GraphModule, name: str, backend: Backend, options: Opt
     if backend.kernels is not device_of:
         return gm
     values = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
-    devices = {v.device for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"}
+    devices = {v.device for v in values if isinstance(v, torch.Tensor) and kind_of(v).grids}
     if len(devices) != 1 or options.numerics != "fast":
         return gm
     device, note = devices.pop().index or 0, record.noting(name, "epilogues")
@@ -74,11 +75,11 @@ def device_of(program: LoopProgram, options: Options) -> Device:
     Numbers and small computations that a region of a GPU keeps on the CPU stay there. Tensors of two GPUs, or of
     another kind of device, are left to ATen (``StageFailed``).
     """
-    devices = {b.device for b in program.buffers} - {"cpu"}
+    devices = {b.device for b in program.buffers if not b.on_cpu}
     if not devices:
         return cpu_device(options)
     device = torch.device(devices.pop())
-    if devices or device.type != "cuda":
+    if devices or not kind_of(device).grids:
         raise StageFailed(f"a region on {', '.join(sorted({str(device), *devices}))}")
     return cuda_device(options, device.index or 0)
 
@@ -91,10 +92,13 @@ def interpreted(program: LoopProgram, options: Options) -> Device:
 
 def begin(backend: Backend, example_inputs: Sequence[Any], options: Options) -> None:
     """Let what kernels for a GPU wait for (Triton's processes, the launcher) start before there is a graph for them."""
-    devices = {x.device for x in example_inputs if isinstance(x, torch.Tensor) and x.device.type == "cuda"}
-    if len(devices) == 1 and backend.name in ("lamina", "cuda") and is_ours(backend):
+    devices = {x.device for x in example_inputs if isinstance(x, torch.Tensor) and kind_of(x).grids}
+    if len(devices) != 1 or backend.kernels is not device_of:
+        return
+    (device,) = devices
+    if not backend.devices or device.type in backend.devices:
         with contextlib.suppress(Exception):  # raised again when a region asks for it, and is run without
-            cuda_device(options, devices.pop().index or 0)
+            cuda_device(options, device.index or 0)
 
 
 @lru_cache(maxsize=32)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from lamina.base.devices import kind_of
+
 __all__ = ["apart", "copied", "doubled", "in_double", "mapped"]
 
 WIDE = {
@@ -63,7 +65,7 @@ def copied(value: Any, *, wide: bool = False) -> Any:
 
 
 def _copy(tensor: Tensor, dtype: torch.dtype, storages: dict[tuple[int, torch.dtype], Tensor]) -> Tensor:
-    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+    if tensor.layout is not torch.strided or not kind_of(tensor).stored:
         return tensor.to(dtype, copy=True)
     storage = tensor.untyped_storage()
     count = storage.nbytes() // tensor.element_size()

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lamina.base.devices import kind_of
+
 __all__ = ["rng_state", "set_rng_state"]
 
 _TAGS = (torch.Tag.nondeterministic_seeded, torch.Tag.cudagraph_unsafe)
@@ -21,14 +23,14 @@ torch.library.define("lamina::set_rng_state", "(Tensor state, Device device) -> 
 
 def _rng_state(device: torch.device) -> Tensor:
     """A copy of the state, in the CPU's memory."""
-    if device.type == "cpu":
+    if kind_of(device).host:
         return torch.get_rng_state()
     state: Tensor = torch.get_device_module(device).get_rng_state(device)
     return state
 
 
 def _set_rng_state(state: Tensor, device: torch.device) -> None:
-    if device.type == "cpu":
+    if kind_of(device).host:
         torch.set_rng_state(state)
     else:
         torch.get_device_module(device).set_rng_state(state.cpu(), device)

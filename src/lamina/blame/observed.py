@@ -14,6 +14,7 @@ from lamina.aot.partition import Partition
 from lamina.backends.registry import as_backend
 from lamina.backends.settings import options_for
 from lamina.base.decision import Decision
+from lamina.base.devices import kind_of
 from lamina.base.fx.copying import copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.reference import copied
@@ -48,7 +49,7 @@ class Generators:
     """The states of the devices' random generators, to draw the same numbers again."""
 
     def __init__(self, values: Any) -> None:
-        devices = {x.device for x in values if isinstance(x, Tensor) and x.device.type == "cuda"}
+        devices = {x.device for x in values if isinstance(x, Tensor) and kind_of(x).queued}
         self.states = {device: rng_state(device) for device in (torch.device("cpu"), *devices)}
 
     def again(self) -> None:

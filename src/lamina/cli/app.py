@@ -14,6 +14,7 @@ import typer
 from torch import nn
 
 import lamina
+from lamina.base.devices import GENERATED, kind_of
 from lamina.base.tables import plain_console
 from lamina.cli.blaming import bisect_command
 from lamina.cli.caching import caching
@@ -94,8 +95,9 @@ def demo(
     unknown = [name for name in only or [] if name not in _MODELS]
     if unknown:
         raise typer.BadParameter(f"no model is called {unknown[0]!r}; there are {', '.join(_MODELS)}")
-    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
-        raise typer.BadParameter(f"there is no device {device!r} here; use cpu{'' if device == 'cuda' else ' or cuda'}")
+    here = [name for name in GENERATED if kind_of(name).host or torch.cuda.is_available()]
+    if device not in here:
+        raise typer.BadParameter(f"there is no device {device!r} here; use {' or '.join(here)}")
     Options.from_environment()  # what it refuses no model would be compiled with
     rival = torch.compile if torch_compile else None
     raise typer.Exit(run_demo(only or [], _compile, rival, seconds, device, as_json))

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
+from lamina.base.devices import kind_of
 from lamina.bench import Rivals, alternate
 from lamina.cli.demo_models import DEMOS, Demo, Example
 from lamina.cli.progress import announced
@@ -153,7 +154,7 @@ def _step(model: nn.Module, run: Callable[..., Any], training: bool) -> Callable
 
 def _finish(result: Tensor) -> None:
     """Wait until a GPU has computed ``result`` and what was queued after it."""
-    if result.is_cuda:
+    if kind_of(result).queued:
         torch.cuda.synchronize(result.device)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lamina.base.devices import kind_of
 from lamina.decomp.random_ops import philox_uniform
 from lamina.decomp.streams import STREAMS
 
@@ -21,7 +22,7 @@ def _certain(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor] |
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:
         # On a CPU eager multiplies by zero, which keeps signs and NaN.
-        return x * 0 if x.device.type == "cpu" else torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
+        return x * 0 if kind_of(x).host else torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
     return None
 
 

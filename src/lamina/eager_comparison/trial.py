@@ -21,6 +21,7 @@ from lamina.backends.api import Backend
 from lamina.backends.kernels import is_ours
 from lamina.backends.regions import build_threads, open_cache
 from lamina.base.decision import Decision
+from lamina.base.devices import kind_of
 from lamina.base.fx.torch_private import forward_of
 from lamina.base.reasons import Reason
 from lamina.base.recovery import brief
@@ -92,7 +93,7 @@ class Trial:
         if by_eager:
             self.notes.turns(Doubt(False, "it is left to eager"))
             return compiled
-        gpu = self.subject.device.type == "cuda"
+        gpu = kind_of(self.subject.device).queued
         usual: Timer = GpuTimer(self.subject.device.index or 0) if gpu else HostTimer()
         return entry(
             Turns(
@@ -207,7 +208,7 @@ def _remembered(cache: Cache, key: str) -> tuple[bool, str] | None:
 def _key(gm: GraphModule, example_inputs: Sequence[Any], options: Options, backend: Backend, subject: Subject) -> str:
     """All that the faster way depends on: the graph, its inputs, the options, the machine and this very Lamina."""
     facts = [f"{x.dtype} {tuple(x.shape)} {tuple(x.stride())} {x.requires_grad}" for x in example_inputs]
-    device = torch.cuda.get_device_name(subject.device) if subject.device.type == "cuda" else _processor()
+    device = torch.cuda.get_device_name(subject.device) if kind_of(subject.device).queued else _processor()
     machine = f"{device} {host_isa()} {torch.get_num_threads()} {torch.__version__}"
     modes = f"{subject.training} {autocast_states()} {backend.name}"
     return digest("turns", gm.code, *facts, repr(options.key()), machine, modes, _this_lamina())

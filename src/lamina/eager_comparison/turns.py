@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lamina.aot.torch_private import dispatch_is_watched, never_captured, saving_is_hooked, transforms_are_active
+from lamina.base.devices import kind_of
 from lamina.base.recipes import made_of
 from lamina.base.recovery import brief
 from lamina.base.symbolic.torch_private import is_fake
@@ -261,5 +262,5 @@ def _is_unusual(inputs: Sequence[Any]) -> bool:
         or transforms_are_active()
         or torch.are_deterministic_algorithms_enabled()
         or any(is_fake(x) for x in inputs)
-        or (any(isinstance(x, Tensor) and x.is_cuda for x in inputs) and is_capturing())
+        or (any(isinstance(x, Tensor) and kind_of(x).queued for x in inputs) and is_capturing())
     )

@@ -23,6 +23,7 @@ from lamina.aot.torch_private import is_torch_function, switches_state
 from lamina.backends.gpu_properties import gpu_target
 from lamina.base.aliasing import tensors_written
 from lamina.base.captured import argument, example, memory, tensors
+from lamina.base.devices import kind_of
 from lamina.base.region_names import is_backward
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import is_fake
@@ -101,9 +102,9 @@ def not_comparable(gm: GraphModule, example_inputs: Sequence[Any], everywhere: b
     if not example_inputs or not all(is_fake(x) or type(x) in (Tensor, Parameter) for x in example_inputs):
         return "it has inputs that are no plain tensors of fixed sizes"
     devices = {x.device for x in example_inputs}
-    if len(devices) != 1 or (device := devices.pop().type) not in ("cpu", "cuda"):
+    if len(devices) != 1 or not (kind := kind_of(devices.pop())).generated:
         return "it works on several devices, or on none that is known"
-    if device == "cuda" and not everywhere:
+    if kind.queued and not everywhere:
         return "it works on a GPU, and the option compare_eager does not ask for that"
     if draws_numbers(gm):
         return "it draws random numbers"
@@ -271,7 +272,7 @@ def estimate_of(subject: Subject, plans: Iterable[Plan]) -> Estimate:
 
 def _speed(device: torch.device, moved: int) -> float:
     """Bytes that a kernel is expected to move in a second."""
-    if device.type == "cuda":
+    if kind_of(device).queued:
         return 1e9 * gpu_target(device.index or 0, True).copy_gbs
     return _CORE * (min(torch.get_num_threads(), _MOST_CORES) if moved >= _SHARED else 1)
 
@@ -313,6 +314,6 @@ def _points(nest: Nest) -> int:
 
 
 def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
+    if kind_of(device).queued:
         return torch.cuda.mem_get_info(device)[0]
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

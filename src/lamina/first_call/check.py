@@ -20,6 +20,7 @@ from lamina.backends.device import LoadedPlan
 from lamina.backends.regions import Boxed, aten_calls
 from lamina.base.accuracy import error, judge, judge_alone
 from lamina.base.decision import Decision
+from lamina.base.devices import kind_of
 from lamina.base.recovery import brief
 from lamina.base.reference import copied, in_double
 from lamina.base.region_check import RegionCheck, StepCheck
@@ -244,7 +245,7 @@ def _same_draws(inputs: Sequence[Any]) -> Iterator[Callable[[], None]]:
 
     In the end they are as what ran before its first call left them.
     """
-    devices = {torch.device("cpu"), *(x.device for x in inputs if isinstance(x, Tensor) and x.device.type == "cuda")}
+    devices = {torch.device("cpu"), *(x.device for x in inputs if isinstance(x, Tensor) and kind_of(x).queued)}
     first = {device: rng_state(device) for device in devices}
     after: dict[torch.device, Tensor] = {}
 

@@ -21,6 +21,7 @@ from torch.fx import GraphModule, Node
 from lamina.backends.regions import Boxed
 from lamina.backends.torch_private import FLEX_ATTENTION, Special, has_data_sizes, laid_out_like
 from lamina.base.decision import Decision
+from lamina.base.devices import kind_of
 from lamina.base.fx.editing import replace_node
 from lamina.base.reasons import Reason
 from lamina.base.recovery import recover
@@ -163,7 +164,7 @@ class _Call:
         operands = (self.query, self.key, self.value)
         reads = (x for x in (*self.mine, *self.masks) if not isinstance(x, torch.SymInt))
         tensors = (*operands, *reads)
-        if not all(isinstance(x, Tensor) and x.device.type == "cpu" for x in tensors):
+        if not all(isinstance(x, Tensor) and kind_of(x).host for x in tensors):
             raise _Unfit(OTHER_OPERANDS(what="what it reads are not all tensors of the CPU"))
         if len({x.dtype for x in operands}) > 1 or self.query.dtype not in _DTYPES:
             raise _Unfit(OTHER_DTYPES(dtypes=", ".join(sorted({str(x.dtype) for x in operands}))))

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.devices import kind_of
 from lamina.base.fx.editing import call_for
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.reasons import Reason
@@ -166,7 +167,7 @@ def _convolution(node: Node, value: Tensor) -> _Weights:
     _, weight, bias, _, _, _, transposed, _, groups = node.args
     spatial = (1,) * (value.dim() - 2)
     reason = None
-    if value.device.type != "cpu":
+    if not kind_of(value).host:
         reason = reasons.NOT_FOLDED()
     along = (groups, 1, value.shape[1] // groups, *spatial) if transposed else (-1, 1, *spatial)  # type: ignore
     return _Weights(weight, bias, 1, along, groups if transposed else 1, reason)  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from lamina.base.devices import kind_of
 from lamina.base.torch_private import boxed
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
@@ -166,7 +167,7 @@ class Frozen:
         start = time.perf_counter()
         with torch.inference_mode(False), torch.no_grad(), without_autocast():
             results = tuple(self._fold(list(sources)))
-        devices = {t.device for t in results if t.device.type == "cuda"}
+        devices = {t.device for t in results if kind_of(t).queued}
         for device in devices:  # other streams will read them without waiting for this one
             if not is_capturing():
                 torch.cuda.current_stream(device).synchronize()
@@ -191,7 +192,7 @@ def _can_be_kept(sources: Iterable[Any]) -> bool:
         )
         warn_user(message)
         return False
-    return not (any(t.is_cuda for t in sources) and is_capturing())
+    return not (any(kind_of(t).queued for t in sources) and is_capturing())
 
 
 def _counters(sources: tuple[Any, ...]) -> tuple[Any, ...]:

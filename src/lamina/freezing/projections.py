@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.devices import FUSED_ATTENTION, kind_of
 from lamina.base.fx.editing import call_for, replace_node
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.reasons import Reason
@@ -190,7 +191,7 @@ def _slows(user: Node, fake: Tensor) -> bool:
     An H200, 24 heads of 128 x 128 with 6 keys and values, bfloat16: 0.115 ms with three products, 0.148 with one.
     """
     half = fake.dtype in (torch.bfloat16, torch.float16)
-    return half and fake.device.type == "cuda" and "attention" in str(user.target)
+    return half and kind_of(fake).has(FUSED_ATTENTION) and "attention" in str(user.target)
 
 
 def _called(user: Node, operand: Node, fake: Tensor) -> Any:

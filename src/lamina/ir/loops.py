@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from lamina.base.devices import CPU, GPUS
+from lamina.base.devices import kind_of
 from lamina.base.dtypes import DTYPES
 from lamina.base.files import text_of
 from lamina.ir.index import Axis, Expr, Loaded, as_expr, prod
@@ -79,12 +79,12 @@ class Buffer:
     @property
     def on_cpu(self) -> bool:
         """Whether a CPU's kernels reach it."""
-        return self.device == CPU
+        return kind_of(self.device).host
 
     @property
     def on_gpu(self) -> bool:
         """Whether it is memory of a GPU that kernels are generated for."""
-        return self.device.partition(":")[0] in GPUS
+        return kind_of(self.device).grids
 
 
 @lru_cache(maxsize=4096)

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lamina.base.devices import kind_of
 from lamina.library_algorithms.gelu_operations import plain, plain_backward
 from lamina.runtime.torch_private import current_device, current_stream, is_capturing
 
@@ -157,7 +158,7 @@ class CublasLt:
         result, (a, b, d) = prepared.result, prepared.layouts
         size = result.workspace
         space = torch.empty(size, dtype=torch.uint8, device=left.device) if size else None
-        stream = current_stream(left.device.index) if left.device.type == "cuda" else 0
+        stream = current_stream(left.device.index) if kind_of(left).queued else 0
         with prepared.guard:
             self._point(prepared.description, product)
             status = self.matmul(

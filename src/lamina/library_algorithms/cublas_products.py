@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lamina.base.bounded import remember
+from lamina.base.devices import kind_of
 from lamina.library_algorithms.cublas_lt import CublasLt, Product, Refused, loaded
 from lamina.runtime.torch_private import current_device, current_stream
 
@@ -41,8 +42,8 @@ class _Ready:
         one, zero, chosen = byref(lt.one), byref(lt.zero), byref(self.prepared.result)
         space, device = self.prepared.result.workspace, product.left.device
         description, handle, matmul = self.prepared.description, lt.handle, lt.matmul
-        self.device = device.index if device.type == "cuda" else None
-        stream = functools.partial(current_stream, device.index) if device.type == "cuda" else int
+        self.device = device.index if kind_of(device).queued else None
+        stream = functools.partial(current_stream, device.index) if kind_of(device).queued else int
 
         def run(left: int, right: int, out: int) -> int:
             memory = torch.empty(space, dtype=torch.uint8, device=device) if space else None

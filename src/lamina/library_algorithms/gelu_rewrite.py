@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.devices import Where, kind_of, with_cublas
 from lamina.base.fx.copying import Write
 from lamina.base.fx.editing import call_for, used_once, written_anew
 from lamina.base.symbolic.torch_private import contiguous
@@ -37,24 +38,24 @@ _MULTIPLE = 8
 """Columns of which an auxiliary matrix of cuBLASLt's GELU must have a multiple; it refuses others."""
 
 
-def gelu_products(gm: GraphModule, ask: Ask, device: str = "cuda") -> GraphModule:
-    """Call the library for products with GELU on ``device`` (a type); ``gm`` itself if nothing changes."""
+def gelu_products(gm: GraphModule, ask: Ask, where: Where = with_cublas) -> GraphModule:
+    """Call the library for products with GELU on devices ``where`` that pays; ``gm`` itself if nothing changes."""
     returned = set(gm.graph.output_node().all_input_nodes)
     found: dict[Node, Write] = {}
     for node in gm.graph.find_nodes(op="call_function", target=aten.gelu.default):
-        _forward(node, ask, device, found)
+        _forward(node, ask, where, found)
     for node in gm.graph.find_nodes(op="call_function", target=aten.gelu_backward.default):
-        _backward(node, ask, device, returned, found)
+        _backward(node, ask, where, returned, found)
     return written_anew(gm, found)
 
 
-def _forward(node: Node, ask: Ask, device: str, found: dict[Node, Write]) -> None:
+def _forward(node: Node, ask: Ask, where: Where, found: dict[Node, Write]) -> None:
     """GELU of a product with a bias for each column, where the product is needed besides."""
     product, chain = _opened(node.args[0])
     if not _is_tanh(node) or not _is_stored(node) or not _is_call(product, aten.addmm.default) or product in found:
         return
     bias, left, right = product.args
-    if not all(_suits(n, device) for n in (product, bias, left, right)) or bias.meta["val"].dim() != 1:
+    if not all(_suits(n, where) for n in (product, bias, left, right)) or bias.meta["val"].dim() != 1:
         return
     if bias.meta["val"].shape[0] != product.meta["val"].shape[1] or not _is_kept(product, node, chain):
         return
@@ -65,7 +66,7 @@ def _forward(node: Node, ask: Ask, device: str, found: dict[Node, Write]) -> Non
     found[node] = functools.partial(_write_gelu, node, product)
 
 
-def _backward(node: Node, ask: Ask, device: str, returned: set[Node], found: dict[Node, Write]) -> None:
+def _backward(node: Node, ask: Ask, where: Where, returned: set[Node], found: dict[Node, Write]) -> None:
     """GELU's gradient of a product that nothing else needs, and the sum over all rows, where there is one."""
     product, chain = _opened(node.args[0])
     kept: Any = node.args[1]
@@ -74,7 +75,7 @@ def _backward(node: Node, ask: Ask, device: str, returned: set[Node], found: dic
     if not all(used_once(n, returned) for n in (product, *chain)):
         return
     left, right = product.args
-    if not all(_suits(n, device) for n in (product, left, right, kept)) or not contiguous(kept.meta["val"]):
+    if not all(_suits(n, where) for n in (product, left, right, kept)) or not contiguous(kept.meta["val"]):
         return
     value = product.meta["val"]
     operands = [left.meta["val"], right.meta["val"], kept.meta["val"].reshape(value.shape)]
@@ -106,10 +107,10 @@ def _is_stored(node: Node) -> bool:
     return all(_is_stored(u) if u.target in _VIEWS else u.op == "output" or u.target in _READERS for u in users)
 
 
-def _suits(node: Any, device: str) -> bool:
-    """Whether the value is a tensor of half precision and known size on ``device``, in rows of eights."""
+def _suits(node: Any, where: Where) -> bool:
+    """Whether the value is a tensor of half precision and known size there, in rows of eights."""
     value = node.meta.get("val") if isinstance(node, Node) else None
-    if not isinstance(value, Tensor) or value.device.type != device or value.dim() == 0:
+    if not isinstance(value, Tensor) or not where(kind_of(value)) or value.dim() == 0:
         return False
     if value.dtype not in (torch.bfloat16, torch.float16) or not all(isinstance(n, int) for n in value.shape):
         return False

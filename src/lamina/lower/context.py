@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import Node
 
+from lamina.base.devices import kind_of
 from lamina.base.dtypes import DTYPES, dtype_of
 from lamina.ir.index import Expr, as_expr
 from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, Source, Step, Store
@@ -163,8 +164,9 @@ class Lowering:
         device = torch.device(self.buffers[value.buffer].device)
         if any(name.startswith("float8") and name not in ("float8_e4m3fn", "float8_e5m2") for name in dtypes):
             return False
-        if device.type != "cuda":
-            return device.type == "cpu"
+        kind = kind_of(device)
+        if not kind.queued:
+            return kind.host
         return not torch.cuda.is_available() or torch.cuda.get_device_capability(device) >= (8, 9)
 
     def promoted(self, *values: Any) -> str:

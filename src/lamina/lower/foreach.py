@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-import torch
 from torch.fx import Node
 
 from lamina.lower.builder import Value, opmath
@@ -102,8 +101,8 @@ def foreach_pow_base(low: Lowering, node: Node, base: Operand, exponents: Tensor
 def foreach_addc(
     low: Lowering, node: Node, tensors: Tensors, first: Tensors, second: Tensors, value: Any = 1
 ) -> list[TensorValue]:
-    device = torch.device(low.buffers[tensors[0].buffer].device).type
-    body = partial(added_scaled, divide="addcdiv" in str(node.target), device=device)
+    on_cpu = low.buffers[tensors[0].buffer].on_cpu
+    body = partial(added_scaled, divide="addcdiv" in str(node.target), on_cpu=on_cpu)
     return _each(low, node, body, tensors, first, second, value)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from lamina.base.devices import kind_of
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import Scalar, Value
@@ -274,26 +275,26 @@ def lerp(low: Lowering, node: Node, x: Operand, end: Operand, weight: Operand) -
     return low.pointwise(node, lerped, x, end, weight)
 
 
-def added_scaled(x: Value, a: Value, b: Value, scale: Value, *, divide: bool, device: str) -> Value:
-    """``x`` and the scaled product or quotient of ``a`` and ``b``, scaled where eager's kernels for ``device`` do so.
+def added_scaled(x: Value, a: Value, b: Value, scale: Value, *, divide: bool, on_cpu: bool) -> Value:
+    """``x`` and the scaled product or quotient of ``a`` and ``b``, scaled where eager's kernels do so.
 
     It matters where the product or the quotient overflows: ATen's kernels for CPUs scale ``a``, those for GPUs what
     is made of both (aten/src/ATen/native/cpu/PointwiseOpsKernel.cpp and cuda/PointwiseOpsKernel.cu).
     """
-    if device == "cpu":
+    if on_cpu:
         return x + (scale * a / b if divide else scale * a * b)
     return x + scale * (a / b if divide else a * b)
 
 
-def _device(node: Node) -> str:
-    return str(node.meta["val"].device.type)
+def _on_cpu(node: Node) -> bool:
+    return kind_of(node.meta["val"]).host
 
 
 @rule("aten.addcmul.default")
 def addcmul(low: Lowering, node: Node, x: Operand, a: Operand, b: Operand, value: Operand = 1) -> TensorValue:
     if value == 1:
         return low.pointwise(node, lambda x, a, b: x + a * b, x, a, b)
-    return low.pointwise(node, partial(added_scaled, divide=False, device=_device(node)), x, a, b, value)
+    return low.pointwise(node, partial(added_scaled, divide=False, on_cpu=_on_cpu(node)), x, a, b, value)
 
 
 @rule("prims.fma.default")
@@ -305,7 +306,7 @@ def fma(low: Lowering, node: Node, a: Operand, b: Operand, x: Operand) -> Tensor
 def addcdiv(low: Lowering, node: Node, x: Operand, a: Operand, b: Operand, value: Operand = 1) -> TensorValue:
     if value == 1:
         return low.pointwise(node, lambda x, a, b: x + a / b, x, a, b)
-    return low.pointwise(node, partial(added_scaled, divide=True, device=_device(node)), x, a, b, value)
+    return low.pointwise(node, partial(added_scaled, divide=True, on_cpu=_on_cpu(node)), x, a, b, value)
 
 
 @rule("aten.addr.default")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
+from lamina.base.devices import kind_of
 from lamina.lower.context import Lowering
 from lamina.lower.sizes import expr_of
 from lamina.lower.values import TensorValue
@@ -18,12 +19,12 @@ def sums_of_halves(low: Lowering, node: Node, x: TensorValue | None = None) -> T
     As in eager's CUDA kernels, which sort the places and add up in float32; added one by one in half precision, many
     terms at one place would lose what they add. Eager's CPU kernels do add up in half precision.
     """
-    return None if node.meta["val"].device.type == "cpu" else _sums(low, node, x)
+    return None if kind_of(node.meta["val"]).host else _sums(low, node, x)
 
 
 def sums_of_halves_on_cpus(low: Lowering, node: Node, x: TensorValue) -> TensorValue | None:
     """The same for calls whose kernels add up in float32 on CPUs (``scatter_add``), and on GPUs in half precision."""
-    return _sums(low, node, x) if node.meta["val"].device.type == "cpu" else None
+    return _sums(low, node, x) if kind_of(node.meta["val"]).host else None
 
 
 def _sums(low: Lowering, node: Node, x: TensorValue | None) -> TensorValue | None:

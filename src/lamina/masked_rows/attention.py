@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lamina.base.devices import CUDNN, kind_of
 from lamina.masked_rows.operations import fill_masked_rows, fill_masked_rows_backward, fill_masked_rows_forward
 from lamina.rewrite.rules.torch_private import attention_backward, attention_forward, chosen_attention
 
@@ -26,7 +27,7 @@ def kernel_for(query: Tensor, key: Tensor, value: Tensor, scale: float) -> str:
     query is better served by its parts (``attention_one_query.py``).
     """
     sizes = [n for t in (query, key, value) for n in t.shape]
-    if query.device.type != "cuda" or query.dtype != torch.bfloat16 or any(type(n) is not int for n in sizes):
+    if not kind_of(query).has(CUDNN) or query.dtype != torch.bfloat16 or any(type(n) is not int for n in sizes):
         return ""
     if query.shape[-2] == 1:
         return ""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from lamina.base.devices import kind_of
 from lamina.base.symbolic.torch_private import is_true
 from lamina.ops.table import row_of
 
@@ -38,7 +39,7 @@ def thin_dimension(node: Node) -> str | None:
     if len(factors) != 2 or factors[0].dim() != 2:
         return None
     (rows, inner), columns = factors[0].shape, factors[1].shape[1]
-    if factors[0].device.type == "cpu" or type(inner) is not int:
+    if kind_of(factors[0]).host or type(inner) is not int:
         return None
     if 0 < inner <= _THIN:
         return "inner"

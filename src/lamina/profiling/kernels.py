@@ -59,7 +59,7 @@ def _gpu_plans(held: Iterable[Record]) -> Iterator[tuple[Plan, GraphModule | Non
     seen: set[int] = set()
     for record in held:
         for plan, gm in planned_graphs(record):
-            if id(plan) not in seen and any(buffer.device.startswith("cuda") for buffer in plan.buffers):
+            if id(plan) not in seen and any(buffer.on_gpu for buffer in plan.buffers):
                 seen.add(id(plan))
                 yield plan, gm
 

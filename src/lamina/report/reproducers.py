@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch.fx import GraphModule
 
+from lamina.base.devices import kind_of
 from lamina.base.symbolic.torch_private import hint
 from lamina.base.text import Writer, tuple_text
 from lamina.codegen.cpp.prelude import prelude
@@ -93,7 +94,7 @@ def _example(value: object) -> str | None:
     if isinstance(value, torch.Tensor):
         shape, strides = (tuple_text(str(hint(n)) for n in sizes) for sizes in (value.shape, value.stride()))
         made = f"example({shape}, {strides}, {value.dtype})"
-        return made if value.device.type == "cpu" else f'{made}.to("{value.device.type}")'
+        return made if kind_of(value).host else f'{made}.to("{value.device.type}")'
     if isinstance(value, torch.SymInt | int):
         return repr(value) if isinstance(value, bool) else repr(hint(value))
     if isinstance(value, torch.SymFloat | float):

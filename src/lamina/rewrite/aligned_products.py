@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.devices import Where, kind_of, with_cublas
 from lamina.base.fx.copying import Write
 from lamina.base.fx.editing import call_for, written_anew
 from lamina.ops import overloads
@@ -39,15 +40,15 @@ all: 12.6 ms beside 6.0 with padding, of which the aligned product is about 1.)"
 Note = Callable[[Decision], None]
 
 
-def align_products(gm: GraphModule, note: Note = lambda decision: None, device: str = "cuda") -> GraphModule:
-    """Pad the half-precision products on ``device`` (a type) for which it pays; ``gm`` itself if none is.
+def align_products(gm: GraphModule, note: Note = lambda decision: None, where: Where = with_cublas) -> GraphModule:
+    """Pad the half-precision products on devices ``where`` it is asked for and pays; ``gm`` itself if none is.
 
     ``note`` is told of each product of odd rows, with what it would lose and what the padding moves, in microseconds.
     """
     chosen: dict[Node, Write] = {}
     for target in (aten.mm.default, aten.addmm.default):
         for node in gm.graph.find_nodes(op="call_function", target=target):
-            padding = _padding(node, device)
+            padding = _padding(node, where)
             if padding and _by_eighths(node, gm.graph):
                 note(Decision("align product", (node.name,), True, reasons.ROWS_BY_EIGHTHS()))
                 chosen[node] = functools.partial(_odd_rows, node)
@@ -61,10 +62,10 @@ def _factors(node: Node) -> tuple[Any, Any]:
     return left, right
 
 
-def _padding(node: Node, device: str) -> tuple[int, int, int] | None:
+def _padding(node: Node, where: Where) -> tuple[int, int, int] | None:
     """What rows, inner size and columns of a product lack to eight elements, where memory rows run along them."""
     factors: list[Any] = [n.meta.get("val") if isinstance(n, Node) else None for n in _factors(node)]
-    if len(node.args) > 3 or node.kwargs or not all(_known_half(value, device) for value in factors):
+    if len(node.args) > 3 or node.kwargs or not all(_known_half(value, where) for value in factors):
         return None
     left, right = factors
     (m, k), n = left.shape, right.shape[1]
@@ -77,9 +78,9 @@ def _padding(node: Node, device: str) -> tuple[int, int, int] | None:
     return (lacking[0], lacking[1], lacking[2]) if any(lacking) else None
 
 
-def _known_half(value: Any, device: str) -> bool:
-    """Whether a matrix is of half precision on the device, of known sizes and with contiguous rows or columns."""
-    if not isinstance(value, Tensor) or value.device.type != device or value.dim() != 2:
+def _known_half(value: Any, where: Where) -> bool:
+    """Whether a matrix is of half precision on such a device, of known sizes and with contiguous rows or columns."""
+    if not isinstance(value, Tensor) or not where(kind_of(value)) or value.dim() != 2:
         return False
     if value.dtype not in (torch.bfloat16, torch.float16):
         return False

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.devices import ONEDNN, kind_of
 from lamina.base.fx.copying import Write
 from lamina.base.fx.editing import used_once, written_anew
 from lamina.rewrite.reasons import EPILOGUE_IN_PLACE
@@ -93,7 +94,7 @@ def _is_convolution(node: Any, returned: set[Node]) -> bool:
     if not used_once(node, returned) or node.target is not aten.convolution.default or node.args[6]:
         return False
     tensors = [n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
-    if any(t.device.type != "cpu" or t.dtype != torch.float32 for t in tensors):
+    if any(not kind_of(t).has(ONEDNN) or t.dtype != torch.float32 for t in tensors):
         return False
     sizes = node.meta["val"].shape
     return len(sizes) == 4 and all(type(n) is int and n > 0 for n in sizes)

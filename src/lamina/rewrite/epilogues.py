@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.devices import Where, kind_of, with_cublas
 from lamina.base.fx.copying import Write
 from lamina.base.fx.editing import call_for, used_once, written_anew
 from lamina.ops import overloads
@@ -38,10 +39,11 @@ _COPY, _LAUNCH = 3e12, 4e-6
 def library_epilogues(
     gm: GraphModule,
     note: Callable[[Decision], None] = lambda decision: None,
-    device: str = "cuda",
+    where: Where = with_cublas,
     finite: bool = False,
 ) -> GraphModule:
-    """Hand activations to the products and convolutions on ``device`` (a type) before them; ``gm`` itself if none is.
+    """Hand activations to the products and convolutions before them, on devices ``where`` that pays; ``gm`` itself if
+    none is.
 
     Only where nothing else needs what the activation is applied to, and ReLU, with which the libraries do not promise
     to keep NaN, only with ``finite``. ``note`` is told of each.
@@ -50,7 +52,7 @@ def library_epilogues(
     found: dict[Node, Write] = {}
     for target in (aten.relu.default, aten.gelu.default):
         for node in gm.graph.find_nodes(op="call_function", target=target):
-            made = _product(node, device, returned) or _convolution(node, device, returned)
+            made = _product(node, where, returned) or _convolution(node, where, returned)
             if made is None:
                 continue
             kept = target is aten.relu.default and not finite
@@ -59,7 +61,7 @@ def library_epilogues(
             reason = reasons.LOSES_NAN() if kept else reasons.EPILOGUE()
             note(Decision("library epilogue", (made[0].name, node.name), not kept, reason))
     for node in gm.graph.find_nodes(op="call_function", target=aten.max_pool2d_with_indices.default):
-        pooled = _pooled(node, device, returned)
+        pooled = _pooled(node, where, returned)
         if pooled is not None and node.args[0] not in found:
             source, largest = pooled
             found[largest] = functools.partial(_shifted, largest, source)
@@ -70,14 +72,14 @@ def library_epilogues(
 Found = tuple[Node, Write]
 
 
-def _half(node: Any, device: str) -> bool:
+def _half(node: Any, where: Where) -> bool:
     value = node.meta.get("val") if isinstance(node, Node) else None
-    if not isinstance(value, Tensor) or value.device.type != device:
+    if not isinstance(value, Tensor) or not where(kind_of(value)):
         return False
     return value.dtype in (torch.bfloat16, torch.float16)
 
 
-def _product(node: Node, device: str, returned: set[Node]) -> Found | None:
+def _product(node: Node, where: Where, returned: set[Node]) -> Found | None:
     """A product with a bias for each column under ReLU or the tanh form of GELU, reshaped in between or not."""
     gelu = node.target is aten.gelu.default
     if gelu and node.kwargs.get("approximate") != "tanh":
@@ -91,7 +93,7 @@ def _product(node: Node, device: str, returned: set[Node]) -> Found | None:
         return None
     product: Any = source
     bias, left, right = product.args
-    if product.kwargs or not all(_half(n, device) for n in (source, bias, left, right)):
+    if product.kwargs or not all(_half(n, where) for n in (source, bias, left, right)):
         return None
     if bias.meta["val"].dim() != 1 or bias.meta["val"].shape[0] == 1:
         return None
@@ -146,7 +148,7 @@ class _Made:
         return folded_shift(call, self.parameters(made), bias)  # type: ignore[no-any-return]
 
 
-def _made(node: Any, device: str, returned: set[Node]) -> _Made | None:
+def _made(node: Any, where: Where, returned: set[Node]) -> _Made | None:
     """The convolution that the value is, with the norm in between, of channels-last images in half precision."""
     norm: Any = None
     if used_once(node, returned) and node.target is operator.getitem and node.args[1] == 0:
@@ -157,7 +159,7 @@ def _made(node: Any, device: str, returned: set[Node]) -> _Made | None:
     if not used_once(node, returned) or node.target is not aten.convolution.default or not _last(node):
         return None
     x, weight, _, _, _, _, transposed, _, _ = node.args
-    if transposed or not all(_half(n, device) for n in (node, x, weight)):
+    if transposed or not all(_half(n, where) for n in (node, x, weight)):
         return None
     if norm is not None and not (weight.meta["val"].dtype == torch.bfloat16 and _pays(node, weight)):
         return None
@@ -174,7 +176,7 @@ def _nbytes(value: Tensor) -> int:
     return value.numel() * value.element_size()
 
 
-def _convolution(node: Node, device: str, returned: set[Node]) -> Found | None:
+def _convolution(node: Node, where: Where, returned: set[Node]) -> Found | None:
     """A convolution of channels-last images under ReLU, an image of the same layout added before or not.
 
     A batch norm in between goes into its weights. Of two images that are such convolutions each the second one's
@@ -182,27 +184,27 @@ def _convolution(node: Node, device: str, returned: set[Node]) -> Found | None:
     """
     if node.target is not aten.relu.default or not _last(node):
         return None
-    source, other = _addends(node, device, returned)
-    first = _made(source, device, returned)
+    source, other = _addends(node, where, returned)
+    first = _made(source, where, returned)
     if first is None or first.argument(1).meta["val"].shape[1] == 1:
         return None
     if first.argument(0).meta["val"].shape[1] < _FEWEST_CHANNELS:
         return None
-    second = _made(other, device, returned) if other is not None else None
+    second = _made(other, where, returned) if other is not None else None
     if second is not None and second.norm is None:
         second = None
     return first.call, functools.partial(_fused, node, first, other, second)
 
 
-def _addends(node: Node, device: str, returned: set[Node]) -> tuple[Any, Node | None]:
+def _addends(node: Node, where: Where, returned: set[Node]) -> tuple[Any, Node | None]:
     """What ReLU is applied to: a convolution's result, and the image added to it, if any."""
     source: Any = node.args[0]
     if not used_once(source, returned) or source.target is not aten.add.Tensor or source.kwargs:
         return source, None
     operands = source.args
-    source = next((n for n in operands if _made(n, device, returned) is not None), None)
+    source = next((n for n in operands if _made(n, where, returned) is not None), None)
     other = next((n for n in operands if n is not source), None)
-    if not isinstance(other, Node) or not _half(other, device) or not _last(other):
+    if not isinstance(other, Node) or not _half(other, where) or not _last(other):
         return None, None
     return (source, other) if other.meta["val"].shape == node.meta["val"].shape else (None, None)
 
@@ -231,7 +233,7 @@ def _fused(
     return result
 
 
-def _pooled(node: Node, device: str, returned: set[Node]) -> tuple[_Made, Node] | None:
+def _pooled(node: Node, where: Where, returned: set[Node]) -> tuple[_Made, Node] | None:
     """A convolution with a norm under ReLU and max pooling, of which only the maxima are read; and those.
 
     Adding a number to a channel, rounding and ReLU keep the order of values: they may come after pooling.
@@ -244,7 +246,7 @@ def _pooled(node: Node, device: str, returned: set[Node]) -> tuple[_Made, Node] 
         return None
     if any(n != 1 for n in ([dilation] if isinstance(dilation, int) else dilation)):
         return None  # a window could hold padding only
-    made = _made(opened.args[0], device, returned)
+    made = _made(opened.args[0], where, returned)
     return (made, largest) if made is not None and made.norm is not None else None
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.devices import Where, kind_of, with_cudnn, with_onednn
 from lamina.base.fx.copying import Read, copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.torch_private import OpOverload
@@ -43,20 +44,20 @@ _OWN_LAYOUT = ("scaled_dot_product", "_fft_", "fft_")
 def channels_last(
     gm: GraphModule,
     note: Callable[[Decision], None] = lambda decision: None,
-    device: str = "cuda",
+    where: Where = with_cudnn,
     library: Library = CUDNN,
 ) -> GraphModule:
     """Lay out the images of ``gm`` channels-last where that moves fewer bytes; ``gm`` itself where it does not.
 
-    Only convolutions on ``device`` (a type) that the ``library`` runs faster so ask for it: in half precision, or in
-    float32 where torch allows TF32. Shapes, values and the strides of what the graph returns stay the same. ``note`` is
-    told the choice, if there was one.
+    Only convolutions on devices ``where`` there is the ``library``, and that it runs faster so, ask for it: in half
+    precision, or in float32 where torch allows TF32. Shapes, values and the strides of what the graph returns stay the
+    same. ``note`` is told the choice, if there was one.
     """
     wishes = [n for target in IMAGES for n in gm.graph.find_nodes(op="call_function", target=target)]
-    wishes = [node for node in wishes if _on_device(node, device) and library.wants(node)]
+    wishes = [node for node in wishes if _on_device(node, where) and library.wants(node)]
     if not wishes:
         return gm
-    layouts = _Layouts(gm, set(wishes), device, library)
+    layouts = _Layouts(gm, set(wishes), where, library)
     layouts.assign()
     taken = bool(layouts.values) and layouts.cost < layouts.gain
     saved, converted = int(layouts.gain), layouts.cost
@@ -69,13 +70,13 @@ def channels_last(
 
 def channels_last_on_cpu(gm: GraphModule, note: Callable[[Decision], None] = lambda decision: None) -> GraphModule:
     """The same for the convolutions of a CPU, in float32 and bfloat16."""
-    return channels_last(gm, note, "cpu", ONEDNN)
+    return channels_last(gm, note, with_onednn, ONEDNN)
 
 
-def _on_device(node: Node, device: str) -> bool:
-    """Whether a convolution of images runs on the device in question."""
+def _on_device(node: Node, where: Where) -> bool:
+    """Whether a convolution of images runs on such a device."""
     image = node.args[IMAGES[node.target][-1]]
-    return isinstance(image, Node) and _on(image.meta["val"], device)
+    return isinstance(image, Node) and _on(image.meta["val"], where)
 
 
 def _strides(shape: Sequence[Any]) -> tuple[Any, ...]:
@@ -114,8 +115,8 @@ def _is_image(value: object) -> bool:
     )
 
 
-def _on(value: Tensor, device: str) -> bool:
-    return value.device.type == device and value.dim() in _FORMATS
+def _on(value: Tensor, where: Where) -> bool:
+    return where(kind_of(value)) and value.dim() in _FORMATS
 
 
 class _Layouts:
@@ -125,8 +126,8 @@ class _Layouts:
     it is channels-last, ``reshaped`` the views that the new strides do not allow, and that are copies now.
     """
 
-    def __init__(self, gm: GraphModule, wishes: set[Node], device: str, library: Library) -> None:
-        self.gm, self.wishes, self.device, self.library = gm, wishes, device, library
+    def __init__(self, gm: GraphModule, wishes: set[Node], where: Where, library: Library) -> None:
+        self.gm, self.wishes, self.where, self.library = gm, wishes, where, library
         self.values: dict[Node, Any] = {}
         self.converted: dict[Node, dict[Node, bool]] = {}
         self.paid: set[tuple[Node, bool]] = set()
@@ -150,7 +151,7 @@ class _Layouts:
                 source = node.args[0]
                 if source in self.values and self.values[source][node.args[1]] is not source.meta["val"][node.args[1]]:
                     self.values[node] = self.values[source][node.args[1]]
-            elif node.target in IMAGES and _on_device(node, self.device):
+            elif node.target in IMAGES and _on_device(node, self.where):
                 self.convolution(node, node in self.wishes)
             elif makes_view(node.target):
                 self.view(node)

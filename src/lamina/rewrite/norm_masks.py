@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.devices import Where, in_grids, kind_of
 from lamina.base.fx.copying import Write
 from lamina.base.fx.editing import call_for, written_anew
 
@@ -27,25 +28,26 @@ _NORMS = (aten._native_batch_norm_legit_functional.default, aten._batch_norm_wit
 _BACKWARD = aten.native_batch_norm_backward.default
 
 
-def masks_from_norms(gm: GraphModule, device: str = "cuda") -> GraphModule:
-    """Take the masks of ReLUs between batch norms and their backwards, on ``device`` (a type), from the norms' inputs.
+def masks_from_norms(gm: GraphModule, where: Where = in_grids) -> GraphModule:
+    """Take the masks of ReLUs between batch norms and their backwards, on devices ``where`` it pays, from the
+    norms' inputs.
 
     Values are computed as the norm computes them, in float32: beside rounding, an element is let through or not as it
     was in the forward. ``gm`` itself if there is no such ReLU.
     """
     found: dict[Node, Write] = {}
     for node in gm.graph.find_nodes(op="call_function", target=aten.threshold_backward.default):
-        backward = _backward(node, device)
+        backward = _backward(node, where)
         if backward is not None:
             found[node] = functools.partial(_masked, node, backward)
     return written_anew(gm, found)
 
 
-def _backward(node: Node, device: str) -> Node | None:
+def _backward(node: Node, where: Where) -> Node | None:
     """The backward of the norm whose ReLU has this gradient, if it is the gradient's reader and all is as expected."""
     _, result, threshold = node.args
     value = node.meta.get("val")
-    if threshold != 0 or not isinstance(value, Tensor) or value.device.type != device or not value.is_floating_point():
+    if threshold != 0 or not isinstance(value, Tensor) or not where(kind_of(value)) or not value.is_floating_point():
         return None
     normed: Any = result.args[0] if isinstance(result, Node) and result.target is aten.relu.default else None
     if not isinstance(normed, Node) or normed.target is not operator.getitem or normed.args[1] != 0:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.devices import Where, in_grids, kind_of
 from lamina.base.fx.copying import Write
 from lamina.base.fx.editing import call_for, written_anew
 
@@ -85,25 +86,25 @@ class _Pair:
         return value
 
 
-def open_group_norm(gm: GraphModule, device: str = "cuda") -> GraphModule:
-    """Each group norm of known sizes on that type of device that has a backward and whose result is read, as statistics
-    and arithmetic; ``gm`` itself if there is none.
+def open_group_norm(gm: GraphModule, where: Where = in_grids) -> GraphModule:
+    """Each group norm of known sizes that has a backward and whose result is read, on devices ``where`` it pays, as
+    statistics and arithmetic; ``gm`` itself if there is none.
     """
     writes: dict[Node, Write] = {}
     for node in gm.graph.find_nodes(op="call_function", target=aten.native_group_norm.default):
-        if _opens(node, device):
+        if _opens(node, where):
             opened = _Opened(node)
             writes |= {user: functools.partial(opened.result, _place(user)) for user in node.users}
     return written_anew(gm, writes)
 
 
-def _opens(node: Node, device: str) -> bool:
+def _opens(node: Node, where: Where) -> bool:
     """Whether the norm has a backward and its result is read beside it."""
     out, mean, _ = node.meta["val"]
     results = {_place(user): user for user in node.users if user.target is operator.getitem}
     sizes = (*out.shape, *node.args[3:7])
     return (
-        out.device.type == device
+        where(kind_of(out))
         and all(isinstance(n, int) and n > 0 for n in sizes)
         and mean.numel() > 0
         and len(results) == len(node.users)

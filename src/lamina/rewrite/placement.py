@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from lamina.base.decision import Decision
+from lamina.base.devices import Where, kind_of, queued
 from lamina.base.fx.editing import rebuild
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
@@ -32,13 +33,13 @@ _COPY = aten._to_copy.default
 
 
 def made_where_read(
-    gm: GraphModule, note: Callable[[Decision], None] = lambda decision: None, device: str = "cuda"
+    gm: GraphModule, note: Callable[[Decision], None] = lambda decision: None, where: Where = queued
 ) -> GraphModule:
-    """Tensors made of numbers on the CPU and copied to ``device`` (a type) made there; ``gm`` itself if none are.
+    """Tensors made of numbers on the CPU and copied to a device ``where`` it pays made there; ``gm`` itself if none is.
 
     Functions are those of the device: beside rounding, values are what they were.
     """
-    places = {value.device for node in gm.graph.nodes for value in _tensors(node) if value.device.type == device}
+    places = {value.device for node in gm.graph.nodes for value in _tensors(node) if where(kind_of(value))}
     if len(places) != 1:
         return gm
     (place,) = places
@@ -78,7 +79,7 @@ def _computes_on_cpu(node: Node) -> bool:
     if node.op != "call_function" or not isinstance(target, OpOverload) or schema_of(target).is_mutable:
         return False
     values = _tensors(node)
-    if len(values) != 1 or values[0].device.type != "cpu" or node.meta.get("val") is not values[0]:
+    if len(values) != 1 or not kind_of(values[0]).host or node.meta.get("val") is not values[0]:
         return False
     if torch.Tag.nondeterministic_seeded in target.tags or target.namespace != "aten":
         return False

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.devices import Where, in_grids, kind_of
 from lamina.base.fx.copying import Write
 from lamina.base.fx.editing import call_for, written_anew
 
@@ -84,11 +85,11 @@ max_pool2d_with_offsets = torch.ops.lamina.max_pool2d_with_offsets.default
 max_pool2d_offsets_backward = torch.ops.lamina.max_pool2d_offsets_backward.default
 
 
-def short_pool_places(gm: GraphModule, device: str = "cuda") -> GraphModule:
-    """Keep places within windows for the backwards of max pooling on ``device`` (a type); ``gm`` itself if none is."""
+def short_pool_places(gm: GraphModule, where: Where = in_grids) -> GraphModule:
+    """Keep places within windows for backwards of max pooling on devices ``where`` it pays; ``gm`` itself if none."""
     found: dict[Node, Write] = {}
     for node in gm.graph.find_nodes(op="call_function", target=_BACKWARD):
-        pool = _pool(node, device)
+        pool = _pool(node, where)
         dtype = None if pool is None else _dtype(node)
         if pool is not None and dtype is not None:
             places = cast("Node", node.args[-1])
@@ -99,11 +100,11 @@ def short_pool_places(gm: GraphModule, device: str = "cuda") -> GraphModule:
     return written_anew(gm, found)
 
 
-def _pool(node: Node, device: str) -> Node | None:
+def _pool(node: Node, where: Where) -> Node | None:
     """The pooling of which this is the backward, if nothing else reads its places and all sizes are known."""
     places: Any = node.args[-1]
     value = node.meta.get("val")
-    if not isinstance(value, Tensor) or value.device.type != device or node.kwargs:
+    if not isinstance(value, Tensor) or not where(kind_of(value)) or node.kwargs:
         return None
     if not isinstance(places, Node) or places.target is not operator.getitem or list(places.users) != [node]:
         return None

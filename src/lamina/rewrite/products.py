@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.devices import ONEDNN, kind_of
 from lamina.base.fx.copying import Made, Write, copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.ops import overloads, row_of
@@ -55,7 +56,7 @@ def _half_dtype(node: Node) -> torch.dtype | None:
     found = None
     for operand in node.all_input_nodes:
         value = operand.meta.get("val")
-        if not isinstance(value, Tensor) or value.device.type != "cpu":
+        if not isinstance(value, Tensor) or not kind_of(value).has(ONEDNN):
             return None
         if value.dtype in (torch.bfloat16, torch.float16):
             found = value.dtype

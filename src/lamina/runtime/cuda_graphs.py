@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.devices import kind_of
 from lamina.base.graph_pair import PairedGraph
 from lamina.base.reasons import Reason
 from lamina.base.recovery import brief
@@ -316,7 +317,7 @@ def _timer() -> Any:
 
 
 def _on_gpu(output: torch.Tensor) -> bool:
-    return output.is_cuda
+    return kind_of(output).queued
 
 
 def _kept(graph: Any, device: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lamina.base.devices import kind_of
 from lamina.base.reference import WIDE
 from lamina.base.symbolic.torch_private import is_fake
 
@@ -94,7 +95,7 @@ class State:
 
     def add(self, name: str, tensor: Tensor) -> None:
         """Note a tensor, once. One without memory has no state."""
-        if tensor.is_meta or is_fake(tensor):
+        if not kind_of(tensor).stored or is_fake(tensor):
             return
         if not any(tensor is known for known in self.tensors.values()):
             self.tensors[name if name not in self.tensors else f"{name} ({len(self.tensors)})"] = tensor

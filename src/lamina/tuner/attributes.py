@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lamina.base.devices import kind_of
 from lamina.tuner.parts import modules_in
 from lamina.tuner.torch_private import MARKS
 
@@ -81,7 +82,8 @@ def _same(one: tuple[Any, Any] | None, other: tuple[Any, Any] | None) -> bool:
 def _copy(value: Any) -> Any:
     """A copy of what can be written to, one level deep; None for other values."""
     if isinstance(value, Tensor):
-        plain = value.layout is torch.strided and not (value.is_meta or value.is_inference() or value.is_quantized)
+        stored = value.layout is torch.strided and kind_of(value).stored
+        plain = stored and not (value.is_inference() or value.is_quantized)
         return value.detach().clone() if plain else None
     return value.copy() if type(value) in _CONTAINERS else None
 

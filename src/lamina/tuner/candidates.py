@@ -10,6 +10,7 @@ from torch import nn
 
 from lamina.backends.adapters.optional import absent
 from lamina.backends.registry import BUILT_IN
+from lamina.base.devices import CUBLAS, kind_of
 from lamina.options import MODES
 from lamina.tuner.objects import tensors_in
 from lamina.tuner.parts import tensors_of
@@ -32,13 +33,13 @@ def devices_of(subject: Subject) -> tuple[torch.device, ...]:
     """All devices of parameters, buffers and the tensors of the inputs, those that are no CPUs first."""
     sample = subject.samples[0]
     found = dict.fromkeys(t.device for t in (*tensors_of(subject.model), *tensors_in((sample.args, sample.kwargs))))
-    return tuple(sorted(found, key=lambda device: device.type == "cpu")) or (torch.device("cpu"),)
+    return tuple(sorted(found, key=lambda device: kind_of(device).host)) or (torch.device("cpu"),)
 
 
 def candidates_for(subject: Subject, *, lossy: bool) -> tuple[Candidate, ...]:
     """Candidates for a model on its device; ``lossy``: those too that compute in fewer bits than eager."""
     device = device_of(subject)
-    graphs = MODES if device.type == "cuda" else ("default", "max-autotune-no-cudagraphs")
+    graphs = MODES if kind_of(device).queued else ("default", "max-autotune-no-cudagraphs")
     found = [
         Candidate("lamina", "lamina", cost=2),
         Candidate("torch.compile", "torch.compile", cost=2),
@@ -76,12 +77,12 @@ def drawing_alike(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _runtimes(device: torch.device) -> list[Candidate]:
-    names = ("openvino", "onnxruntime") if device.type == "cpu" else ("torch_tensorrt",)
+    names = ("openvino", "onnxruntime") if kind_of(device).host else ("torch_tensorrt",)
     return [Candidate(name, "lamina", {"backend": name}, cost=4) for name in names]
 
 
 def _lossy(subject: Subject, device: torch.device) -> list[Candidate]:
-    dtypes = ("bfloat16", "float16") if device.type == "cuda" else ("bfloat16",)
+    dtypes = ("bfloat16", "float16") if kind_of(device).has(CUBLAS) else ("bfloat16",)
     found = [
         Candidate(
             f"autocast {dtype}{f', {by}' if by else ''}", "autocast", {"dtype": dtype, "compiled": by}, cost, True
@@ -89,7 +90,7 @@ def _lossy(subject: Subject, device: torch.device) -> list[Candidate]:
         for dtype in dtypes
         for by, cost in (("", 2), ("lamina", 3), ("torch", 3))
     ]
-    if device.type == "cuda":
+    if kind_of(device).has(CUBLAS):
         found += [
             Candidate("tf32", "tf32", {}, 2, True),
             Candidate("lamina, tf32", "tf32", {"compiled": "lamina"}, 3, True),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from lamina.backends.adapters.optional import check_installed, optional
+from lamina.base.devices import kind_of
 from lamina.errors import BadArgument, LaminaError
 from lamina.options import visible_gpus
 from lamina.tuner.identity import device_facts, versions
@@ -72,7 +73,7 @@ class Fleet:
 
     def __init__(self, subject: Subject, device: torch.device, threads: int, preload: Sequence[str] = ()) -> None:
         check_installed("ray", ("ray",), "executor")
-        if device.type == "cuda" and device.index not in (0, None):
+        if kind_of(device).queued and device.index not in (0, None):
             raise BadArgument(
                 f"the model is on {device}, and a worker has one GPU, cuda:0", remedy="move the model to cuda:0"
             )
@@ -84,7 +85,7 @@ class Fleet:
         if self.started:
             self.ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         try:
-            self.needs = {"num_cpus": threads, "num_gpus": 1 if device.type == "cuda" else 0}
+            self.needs = {"num_cpus": threads, "num_gpus": 1 if kind_of(device).queued else 0}
             self.nodes = self._alike(device, threads)
             self.payload = self.ray.put(_sent(subject))
         except BaseException:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lamina.base.devices import kind_of
 from lamina.runtime.cache import digest
 from lamina.runtime.toolchain import host_isa, host_processor
 from lamina.tuner.parts import modules_in
@@ -30,7 +31,7 @@ _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 def device_facts(device: torch.device, threads: int) -> dict[str, Any]:
     """The machine as far as times depend on it."""
     facts: dict[str, Any] = {"processor": host_processor(), "instructions": host_isa(), "threads": threads}
-    if device.type == "cuda":
+    if kind_of(device).queued:
         properties = torch.cuda.get_device_properties(device)
         facts["gpu"] = properties.name
         facts["capability"] = f"{properties.major}.{properties.minor}"

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.devices import kind_of
 from lamina.errors import BadArgument
 from lamina.options import visible_gpus
 from lamina.tuner.process import SENDABLE, Processes
@@ -54,8 +55,8 @@ class Lanes:
 
     def __init__(self, processes: Processes, count: int, device: torch.device, threads: int) -> None:
         cores = _cores()
-        gpus = _gpus(count, device) if device.type == "cuda" else [""] * count
-        each = max(1, min(threads, len(cores) // count)) if device.type == "cuda" else threads
+        gpus = _gpus(count, device) if kind_of(device).queued else [""] * count
+        each = max(1, min(threads, len(cores) // count)) if kind_of(device).queued else threads
         if count * each > len(cores):
             raise BadArgument(
                 f"{count} candidates at a time with {each} threads each need {count * each} cores, and there are "

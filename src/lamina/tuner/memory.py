@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lamina.base.devices import kind_of
+
 __all__ = ["available_memory", "keep_freed_memory", "limit_memory", "peak_memory"]
 
 _RESET_PEAK = "5"
@@ -62,7 +64,7 @@ def peak_memory(call: Callable[[], Any], held_tensors: Sequence[Tensor], *device
     GPUs, the sum of what each takes at most, also those of pools that CUDA graphs keep for themselves.
     """
     held = sum({t.data_ptr(): t.numel() * t.element_size() for t in held_tensors}.values())
-    gpus = [device for device in devices if device.type == "cuda"]
+    gpus = [device for device in devices if kind_of(device).queued]
     if gpus:
         gpu: Any = torch.cuda
         before = 0

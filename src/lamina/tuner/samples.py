@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lamina.base.devices import kind_of
 from lamina.base.reference import apart, copied, mapped
 from lamina.errors import BadArgument
 from lamina.tuner.objects import opened, tensors_in
@@ -59,7 +60,7 @@ def _sample(item: Any) -> Sample:
     found = _given(item)
     for tensor in tensors_in((found.args, found.kwargs)):
         kind = "a nested tensor" if tensor.is_nested else _KINDS.get(tensor.layout, "")
-        if tensor.device.type == "meta":
+        if not kind_of(tensor).stored:
             kind = "a tensor of the device meta"
         if kind:
             raise BadArgument(

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from lamina.base.devices import kind_of
 from lamina.base.plurals import counted
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
@@ -139,7 +140,7 @@ def tune(
     known = book.rows()
     with Progress(progress, limits.budget) as told, contextlib.ExitStack() as opened:
         search = _Search(subject, job, limits, book, environment, told, known if resume else None)
-        if device_of(subject).type == "cpu" and any(by_torch(candidate) for candidate in chosen):
+        if kind_of(device_of(subject)).host and any(by_torch(candidate) for candidate in chosen):
             search.preload = COMPILER_OF_CPU
         search.fleet = _fleet_of(executor, side_by_side, search, opened)
         rows = search.rows((EAGER,))
@@ -183,7 +184,7 @@ def _fleet_of(
     """
     device, *others = devices_of(search.subject)
     threads = search.job.settings.threads
-    gpus = [str(d) for d in (device, *others) if d.type == "cuda"]
+    gpus = [str(d) for d in (device, *others) if kind_of(d).queued]
     if len(gpus) > 1 and executor != "local":
         raise BadArgument(
             f"the model is on {', '.join(gpus)}, and by executor {executor!r} a candidate has one GPU",
@@ -262,7 +263,7 @@ class _Search:
                 what = f"two calls of the model give different results, {row.reason}" if differs else row.reason
                 known = {"refused": _KEEP, "out of memory": _COPIES, "hung": _LATE}
                 remedy = known.get(row.verdict, _SEE)
-                if any(tensor.is_meta for tensor in tensors_of(self.subject.model)):
+                if any(not kind_of(tensor).stored for tensor in tensors_of(self.subject.model)):
                     remedy = _EMPTY
                 raise BadArgument(f"nothing can be tuned: {what}", remedy=remedy)
             if eager:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lamina.base.devices import kind_of
 from lamina.tuner.compiled import through
 from lamina.tuner.identity import model_key
 from lamina.tuner.parts import modules_in
@@ -82,7 +83,7 @@ def watched(
     found: list[Watch] = []
 
     def now() -> float:
-        if device.type == "cuda":
+        if kind_of(device).queued:
             torch.cuda.synchronize(device)
         return time.perf_counter()
 

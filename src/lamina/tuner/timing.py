@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.devices import kind_of
 from lamina.tuner.statistics import interval, paired
 from lamina.tuner.values import Interval
 
@@ -43,7 +44,7 @@ class Clock:
     """
 
     def __init__(self, device: torch.device, *others: torch.device) -> None:
-        self.devices = tuple(dict.fromkeys(d for d in (device, *others) if d.type == "cuda"))
+        self.devices = tuple(dict.fromkeys(d for d in (device, *others) if kind_of(d).queued))
 
     def seconds(self, call: Callable[[], Any], count: int) -> float:
         """Mean seconds of ``count`` calls in a row."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.devices import kind_of
 from lamina.errors import BadArgument, LaminaError
 from lamina.options import use_gpu
 from lamina.tuner.building import build
@@ -117,7 +118,7 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
             loaded = subject
             if isinstance(loaded, bytes):
                 loaded = Subject(*torch.load(io.BytesIO(loaded), weights_only=False))
-            if job.memory and device_of(loaded).type == "cpu":
+            if job.memory and kind_of(device_of(loaded)).host:
                 limit_memory(job.memory)
             row = examine(loaded, job, tell)
         except BaseException as raised:  # a thread that ends in silence would be told as a process that did

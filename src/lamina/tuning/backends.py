@@ -11,6 +11,7 @@ import torch
 
 from lamina.backends.regions import Boxed
 from lamina.base.decision import Decision
+from lamina.base.devices import kind_of
 from lamina.base.torch_private import boxed
 from lamina.record import Record
 from lamina.tuning.reasons import BACKEND_TIMED
@@ -41,7 +42,7 @@ def fastest(runs: Mapping[str, Boxed], graph: str, record: Record) -> Boxed:
 
 def _choose(runs: Mapping[str, Boxed], args: list[Any], graph: str, record: Record) -> Boxed:
     start = time.perf_counter()
-    devices = sorted({t.device for t in args if isinstance(t, torch.Tensor) and t.is_cuda}, key=str)
+    devices = sorted({t.device for t in args if isinstance(t, torch.Tensor) and kind_of(t).queued}, key=str)
     times: dict[str, list[float]] = {name: [] for name in runs}
     with torch.random.fork_rng(devices=devices):
         for turn in range(_ROUNDS + 1):

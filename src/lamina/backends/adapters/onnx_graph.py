@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from lamina.backends.adapters.onnx_ops import BINARY, REFUSALS, UNARY, args_of, argument, dtype_of, rank_of
 from lamina.backends.adapters.optional import optional
 from lamina.backends.api import tensors_of
+from lamina.base.devices import kind_of
 
 __all__ = ["OPSET", "onnx_model", "translates"]
 
@@ -130,7 +131,7 @@ class _Model:
 
     def tensor(self, value: torch.Tensor) -> str:
         """A constant from a tensor."""
-        if value.dtype not in _TYPES or value.device.type != "cpu":
+        if value.dtype not in _TYPES or not kind_of(value).host:
             raise NotImplementedError(f"a constant of {value.dtype} on {value.device.type}")
         self.count += 1
         name = f"c{self.count}"

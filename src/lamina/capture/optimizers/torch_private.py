@@ -18,6 +18,7 @@ from torch._dynamo.variables.optimizer import OptimizerVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch.optim.optimizer import _get_value
 
+from lamina.base.devices import kind_of
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
 
 __all__ = ["correct_optimizers"]
@@ -48,7 +49,7 @@ def _take_the_way_of_eager() -> None:
             return
         groups = tx.output.side_effects[self.value.param_groups]
         for group, variable in zip(self.value.param_groups, groups.items, strict=True):
-            if not group["capturable"] and not group.get("foreach") and all(p.is_cpu for p in group["params"]):
+            if not group["capturable"] and not group.get("foreach") and all(kind_of(p).host for p in group["params"]):
                 for key in variable.items:
                     if key.vt.is_python_constant() and key.vt.as_python_constant() == "capturable":
                         variable.items[key] = ConstantVariable.create(False)
@@ -144,7 +145,12 @@ def _is_single(variable: Any) -> bool:
     """Whether it is a number of single precision on a CPU."""
     if not isinstance(variable, TensorVariable):
         return False
-    return variable.dtype == torch.float32 and variable.device == torch.device("cpu") and variable.ndim == 0
+    return (
+        variable.dtype == torch.float32
+        and variable.device is not None
+        and kind_of(variable.device).host
+        and variable.ndim == 0
+    )
 
 
 def _to(tx: Any, tensor: Any, dtype: torch.dtype) -> VariableTracker:

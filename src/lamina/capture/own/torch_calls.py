@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.devices import kind_of
 from lamina.base.rounded_numbers import HALF_TYPES, rounds_numbers
 from lamina.capture.own.torch_private import LEADING_OUT, SET_GRAD, is_plain
 
@@ -116,7 +117,8 @@ def dtype_of_number(number: float, kwargs: dict[str, Any]) -> torch.dtype | None
     dtype, device = kwargs.get("dtype"), kwargs.get("device")
     usual = torch.int64 if type(number) is int else torch.get_default_dtype()
     found = usual if dtype is None else dtype
-    placed = str(torch.get_default_device() if device is None else device) == "cpu"
+    place = str(torch.get_default_device() if device is None else device)
+    placed = kind_of(place).host and ":" not in place
     known = found in (torch.float32, torch.float64) or (found is torch.int64 and type(number) is int)
     return found if known and placed and kwargs.keys() <= {"dtype", "device"} else None
 

@@ -27,6 +27,7 @@ from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack, get_overridable_functions
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from lamina.base.devices import kind_of
 from lamina.capture.compiled_before.torch_private import marked
 
 __all__ = [
@@ -313,7 +314,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return (
         tensor.layout is torch.strided
         and not tensor.is_nested
-        and tensor.device.type in ("cpu", "cuda")
+        and kind_of(tensor).generated
         and not tensor.is_quantized
         and not tensor.is_inference()
         and not _functorch.is_functorch_wrapped_tensor(tensor)

@@ -11,6 +11,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from lamina.base.devices import kind_of
 from lamina.base.drawing import may_draw
 from lamina.base.torch_private import storage_of
 from lamina.capture.own.torch_calls import name_of
@@ -128,7 +129,7 @@ class Trials:
         known: set[Node] = set()
         map_arg(places, known.add)
         others = [_example(n) for n in node.all_input_nodes if n not in known]
-        if len({t.dtype for t in others}) != 1 or any(t.is_cuda or _extent(t) > _MOST for t in others):
+        if len({t.dtype for t in others}) != 1 or any(kind_of(t).queued or _extent(t) > _MOST for t in others):
             return False
         try:
             operands = {n: self.values[n].clone() if n in known else _unset(_example(n)) for n in node.all_input_nodes}
@@ -140,7 +141,7 @@ class Trials:
     def _runs(self, lookup: Any, places: Any) -> bool:
         try:
             found = map_arg(places, lambda node: self.values[node])
-            if isinstance(found, torch.Tensor) and found.is_cuda:
+            if isinstance(found, torch.Tensor) and kind_of(found).queued:
                 return True  # where it is told later, to nobody who could handle it
             lookup(found)
         except Exception:

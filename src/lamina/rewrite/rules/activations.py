@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lamina.base.devices import GPUS
+from lamina.base.devices import kind_of
 from lamina.base.rule import Match, Rule, rule
 from lamina.rewrite.rules.places import CAPTURED
 
@@ -40,7 +40,7 @@ def _training(match: Match) -> bool:
 
 
 def _memory_bound(x: Tensor) -> bool:
-    return x.device.type in GPUS
+    return kind_of(x).grids
 
 
 def _gelu_is_worth_it(match: Match) -> bool:

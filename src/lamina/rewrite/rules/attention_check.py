@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from lamina.base.devices import kind_of
 from lamina.rewrite.rules.attention_form import Attention, Refusal
 from lamina.rewrite.rules.attention_mask import Mask
 from lamina.rewrite.rules.checked_attention import (
@@ -31,7 +32,7 @@ __all__ = ["checked_on_cpu", "differentiable_attention", "guarded", "on_cpu"]
 
 def on_cpu(device: torch.device) -> bool:
     """Whether kernels there may be asked about their operands for nothing."""
-    return device.type == "cpu"
+    return kind_of(device).host
 
 
 def checked_on_cpu(

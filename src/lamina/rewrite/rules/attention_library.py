@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.devices import FUSED_ATTENTION, kind_of
 from lamina.base.source import source_of
 from lamina.rewrite.reasons import PASS_CHANGED
 from lamina.rewrite.rules.attention_call import DEFAULTS, LIBRARY, OPERANDS, arguments_of
@@ -34,13 +35,9 @@ from lamina.rewrite.torch_private import plain_dispatch
 
 __all__ = ["simplify_library_attention", "simplify_library_attention_unchecked"]
 
-_DEVICES = ("cuda",)
 _SHARING = (torch.bfloat16,)
 """Dtypes in which kernels share keys between heads. (float16: on an H200 gradients of keys were off by 5 % of the
 largest where causal, with 64 features a head.)"""
-
-_SKIPPING = ("cuda",)
-"""Devices on which ``is_causal`` says what a mask of minus infinities or the like says: flash attention needs it."""
 
 _BEYOND = -1e30
 """Numbers from here on hide whatever does not overflow."""
@@ -93,7 +90,7 @@ class _Call:
         if not isinstance(mask, Node) or query is None or key is None or self.given["is_causal"] is not False:
             return []
         hides = masks.hides(mask, (query.shape[-2], key.shape[-2]))
-        if not hides or not (hides == _NOTHING or finite or (hides == _LATER and query.device.type in _SKIPPING)):
+        if not hides or not (hides == _NOTHING or finite or (hides == _LATER and kind_of(query).has(FUSED_ATTENTION))):
             return []
         self.given["attn_mask"], self.given["is_causal"] = None, hides != _NOTHING
         return [f"its mask hides {hides}"]
@@ -115,7 +112,7 @@ class _Call:
     def _may_share(self, query: Tensor, key: _Heads, value: _Heads) -> bool:
         """Whether the library has a kernel that reads heads of keys and values where they lie."""
         dropout, causal = self.given["dropout_p"], self.given["is_causal"]
-        if query.device.type not in _DEVICES or query.dtype not in _SHARING or query.dim() != 4:
+        if not kind_of(query).has(FUSED_ATTENTION) or query.dtype not in _SHARING or query.dim() != 4:
             return False
         if not isinstance(dropout, (int, float)) or not isinstance(causal, bool):
             return False

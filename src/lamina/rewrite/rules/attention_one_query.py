@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.devices import kind_of
 from lamina.base.source import source_of
 from lamina.rewrite.reasons import PASS_CHANGED
 from lamina.rewrite.rules.attention_call import LIBRARY, OPERANDS, arguments_of
@@ -28,7 +29,6 @@ __all__ = ["open_attention_of_one_query"]
 
 _LEAST_KEYS = 256
 """With fewer the library's one launch takes no longer than the three or four of the parts."""
-_DEVICES = ("cuda",)
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -114,7 +114,7 @@ def _call(node: Node) -> _Call | None:
 def _suits(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether the three are on a GPU, of sizes that fit one another, with one query and enough keys."""
     fakes = (query, key, value)
-    if not all(f.device.type in _DEVICES and f.dtype == query.dtype and f.dim() == query.dim() for f in fakes):
+    if not all(kind_of(f).grids and f.dtype == query.dtype and f.dim() == query.dim() for f in fakes):
         return False
     sizes = [n for f in fakes for n in f.shape]
     if query.dtype not in _FLOATS or query.dim() < 3 or any(type(n) is not int or n == 0 for n in sizes):

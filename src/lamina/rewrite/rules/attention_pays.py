@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from lamina.base.devices import CPU_ATTENTION, FUSED_ATTENTION, kind_of
+
 __all__ = ["reason_against"]
 
 _FAST = (torch.float32, torch.bfloat16, torch.float16)
@@ -41,7 +43,8 @@ def reason_against(
     if query.dtype not in _FAST:
         return f"the library has no fast attention for {query.dtype}"
     features = (query.shape[-1], value.shape[-1])
-    if query.device.type == "cuda":
+    device = kind_of(query.device)
+    if device.has(FUSED_ATTENTION):
         if mask_requires_grad:  # an H100, 4 x 16 heads of 1024: 1.33 ms against 1.09, in float32 3.0 against 2.2
             return "the library's gradient of a mask takes longer than attention by hand"
         if masked and type(keys) is not int:  # torch 2.11 does not trace how it fills such a mask up
@@ -59,7 +62,7 @@ def reason_against(
             return f"heads that are no multiple of {aligned} features: the library has no fast kernel for them"
         wide = any(type(n) is int and n > _WIDEST_HEAD for n in features)
         return f"heads of more than {_WIDEST_HEAD} features" if wide else ""
-    if query.device.type != "cpu":
+    if not device.has(CPU_ATTENTION):
         return f"not measured on {query.device.type}"
     if dropout:
         return "the library's CPU kernel has no dropout"

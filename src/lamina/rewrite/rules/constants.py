@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from lamina.base.devices import kind_of
 from lamina.base.torch_private import OpOverload
 from lamina.ops.aliasing import makes_view
 from lamina.ops.calls import FUNCTIONS
@@ -89,7 +90,7 @@ class Constants:
             return {k: self._arguments(v) for k, v in value.items()}
         if isinstance(value, slice):
             return slice(self._arguments(value.start), self._arguments(value.stop), self._arguments(value.step))
-        if isinstance(value, torch.device) or (isinstance(value, str) and value.partition(":")[0] in ("cuda", "cpu")):
+        if isinstance(value, torch.device) or (isinstance(value, str) and kind_of(value).generated):
             return torch.device("cpu")
         return value
 

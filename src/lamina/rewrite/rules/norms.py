@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.base.devices import kind_of
 from lamina.base.rule import Match, Rule, rule, scalar, tensor
 from lamina.rewrite.rules.places import CAPTURED
 
@@ -83,7 +84,7 @@ def _nothing(x: Tensor) -> Tensor | None:
     """The bias of a norm that adds none. Without one eager's kernel for CPUs adds 0.0, after which no zero is -0.0;
     -0.0 changes no number that it is added to, and C++ compilers leave it out.
     """
-    return x.new_full(x.shape[-1:], -0.0) if x.device.type == "cpu" else None
+    return x.new_full(x.shape[-1:], -0.0) if kind_of(x).host else None
 
 
 def _rms_scaled(x: Tensor = _X, w: Tensor = _W, eps: Any = _EPS) -> Tensor:

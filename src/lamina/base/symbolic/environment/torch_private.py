@@ -19,6 +19,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy import solve
 
+from lamina.base.devices import kind_of
+
 __all__ = [
     "AskedTooLate",
     "LaterGuards",
@@ -218,7 +220,7 @@ def _convolved_densely(image: Any, weight: Any) -> bool:
     Fake tensors ask for the algorithm to know the result's layout, and those of a CPU that decide by sizes, oneDNN's
     by 16 images in a batch, differ in that for operands with the channels innermost only.
     """
-    if image.device.type != "cpu" or weight.device.type != "cpu":
+    if not (kind_of(image).host and kind_of(weight).host):
         return False
     if image.dim() == 3:  # which is taken for an image of one row
         image, weight = image.contiguous().unsqueeze(2), weight.unsqueeze(2)
