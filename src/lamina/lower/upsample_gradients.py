@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from lamina.base.dtypes import DTYPES
@@ -17,11 +18,12 @@ from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.interpolation import cubic_weights, linear_weights, places
 from lamina.lower.positions import shape_of
-from lamina.lower.resize_windows import Part, gathered, neighbours_window
+from lamina.lower.resize_windows import Part, Window, gathered, neighbours_window
 from lamina.lower.resizes import Resize, resizes
 from lamina.lower.rules import Decline, rule
 from lamina.lower.upsample import is_innermost
 from lamina.lower.values import TensorValue
+from lamina.lower.windows import WRITTEN_OUT
 
 __all__: list[str] = []
 
@@ -130,10 +132,19 @@ def _by_lines(
         dim = grad.rank - len(sizes) + k
         shape = [*grad.shape[:dim], as_expr(sizes[k].source), *grad.shape[dim + 1 :]]
         last = k == changed[-1]
-        out = low.result(node) if last else low.buffer(f"{node.name}_lines", opmath(grad.dtype), shape)
+        out = low.result(node) if last else _lines(low, node, opmath(grad.dtype), shape)
         parts[k].add_up(low, node, grad, out, dim, kept and last)
         grad = out
     return grad
+
+
+def _lines(low: Lowering, node: Node, dtype: str, shape: Sequence[Expr]) -> TensorValue:
+    """Memory for sums along one dimension, which lie as the results of ``node`` do."""
+    value: torch.Tensor = node.meta["val"]
+    strides, step = [as_expr(1)] * len(shape), as_expr(1)
+    for dim in sorted(range(len(shape)), key=lambda d: (value.stride(d), -d)):
+        strides[dim], step = step, step * shape[dim]
+    return low.buffer(f"{node.name}_lines", dtype, shape, strides, str(value.device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +156,7 @@ class _Table:
     Each is a tensor of ``count`` lines, computed when the kernels run, as eager computes places and weights.
     """
 
-    count: int
+    window: Window
     place: TensorValue
     part: TensorValue
     weight: TensorValue
@@ -179,15 +190,19 @@ class _Table:
         }
         made = {}
         for name, value in values.items():
-            made[name] = low.buffer(f"{node.name}_{name}", value.dtype, [as_expr(count), as_expr(resize.source)])
+            lines = [as_expr(count), as_expr(resize.source)]
+            made[name] = low.buffer(f"{node.name}_{name}", value.dtype, lines, device=str(node.meta["val"].device))
             b.store(made[name], value)
         low.finish(b)
-        return cls(count, **made)
+        return cls(window, **made)
 
     def add_up(self, low: Lowering, node: Node, grad: TensorValue, out: TensorValue, dim: int, kept: bool) -> None:
         """``out`` along ``dim`` is the sum of what its elements are part of; ``kept``: plus zero times that."""
-        kin = opmath(grad.dtype)
-        b = low.nest(node, [*out.shape, as_expr(self.count)])
+        kin, count = opmath(grad.dtype), self.window.count
+        if low.on_gpu(grad) and count <= WRITTEN_OUT:
+            self._add_up_written_out(low, node, grad, out, dim)
+            return
+        b = low.nest(node, [*out.shape, as_expr(count)])
         *axes, k = b.axes
         place = b.load(self.place, [k, axes[dim]]).to("int64")
         part, weight, mixed = (b.load(t, [k, axes[dim]]) for t in (self.part, self.weight, self.mixed))
@@ -196,6 +211,22 @@ class _Table:
         term = part.op("where", value * weight, 0.0) + mixed.op("where", value * 0.0, 0.0)
         total = b.reduce("sum", term, [out.rank])
         b.store(out, total + total * 0.0 if kept else total, axes)
+        low.finish(b)
+
+    def _add_up_written_out(self, low: Lowering, node: Node, grad: TensorValue, out: TensorValue, dim: int) -> None:
+        """The same in a kernel for GPUs without a loop, in which places follow from the element's own."""
+        kin = opmath(grad.dtype)
+        b = low.nest(node, out.shape)
+        own = b.axes[dim]
+        total: Value | None = None
+        for k in range(self.window.count):
+            part, weight, mixed = (b.load(t, [as_expr(k), own]) for t in (self.part, self.weight, self.mixed))
+            at = [*b.axes[:dim], self.window.place(own, k), *b.axes[dim + 1 :]]
+            value = b.load(grad, at, part, 0.0).to(kin)
+            term = value * weight + mixed.op("where", value * 0.0, 0.0)
+            total = term + 0.0 if total is None else total + term
+        assert total is not None, "a window has a place at least"
+        b.store(out, total)
         low.finish(b)
 
 
@@ -212,7 +243,7 @@ def _cubic_backward(
     low: Lowering, node: Node, grad: TensorValue, size: Any, source: Any, corners: bool, *scales: float | None
 ) -> TensorValue:
     low.plain(grad.dtype)
-    if low.on_gpu(grad) or not is_innermost(node) or not DTYPES[grad.dtype].is_float:
+    if not DTYPES[grad.dtype].is_float or not (low.on_gpu(grad) or is_innermost(node)):
         raise Decline(_LIBRARY)
     sizes = resizes(shape_of(node)[-2:], grad.shape[-2:], scales)
     if all(n.source == n.result for n in sizes):

@@ -46,6 +46,18 @@ MAPS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
         lambda g: aten.upsample_bilinear2d_backward(g, [29, 37], [2, 3, 7, 9], True) * 2,
         (2, 3, 29, 37),
     ),
+    "gradient of bicubic": (
+        lambda g: aten.upsample_bicubic2d_backward(g, [13, 17], [2, 3, 7, 9], False) * 2,
+        (2, 3, 13, 17),
+    ),
+    "gradient of bicubic, smaller": (
+        lambda g: aten.upsample_bicubic2d_backward(g, [6, 4], [2, 3, 12, 9], False, 0.5, None) * 2,
+        (2, 3, 6, 4),
+    ),
+    "gradient of bicubic, corners": (
+        lambda g: aten.upsample_bicubic2d_backward(g, [29, 9], [2, 3, 7, 9], True) * 2,
+        (2, 3, 29, 9),
+    ),
     "gradient of trilinear": (
         lambda g: aten.upsample_trilinear3d_backward(g, [5, 8, 9], [2, 3, 4, 4, 5], False) * 2,
         (2, 3, 5, 8, 9),
