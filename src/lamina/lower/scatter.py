@@ -26,7 +26,7 @@ from lamina.lower.positions import (
 )
 from lamina.lower.reshaping import reshaped
 from lamina.lower.rules import Decline, rule
-from lamina.lower.sums import rounded_sums, sums_of_halves, sums_of_halves_on_cpus
+from lamina.lower.sums import rounded_sums, sums_of_additions, sums_of_halves
 from lamina.lower.values import TensorValue
 from lamina.lower.windows import COMPARED, WRITTEN_OUT
 
@@ -134,7 +134,7 @@ def _added(
     low.plain(x.dtype)
     if (found := _compared(low, node, dim, index, source)) is not None:
         return found
-    sums = sums_of_halves_on_cpus(low, node, x)
+    sums = sums_of_additions(low, node, x, prod(index.shape))
     out = copy_of(low, node, x) if sums is None else sums
     if not include_self:
         _scatter_into(low, node, out, dim, index, 0, "set")
@@ -223,9 +223,11 @@ def _along(
     With ``in_float`` a result of half precision is added up in float32 on CPUs.
     """
     low.plain(x.dtype)
-    sums = sums_of_halves_on_cpus(low, node, x) if in_float else None
+    dim, places = dimension(dim, x.rank), at_least_1d(index)
+    count = prod(replaced(at_least_1d(x).shape, dim, places.shape[0]))
+    sums = sums_of_additions(low, node, x, count, in_float) if mode == "add" else None
     out = copy_of(low, node, x) if sums is None else sums
-    dim, target, places = dimension(dim, x.rank), at_least_1d(out), at_least_1d(index)
+    target = at_least_1d(out)
     b = low.nest(node, replaced(target.shape, dim, places.shape[0]))
     found = wrapped_index if wrapped else bounded_index
     size = target.shape[dim]
