@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.ir.access import origins, writes
 from lamina.ir.grouped import grouped
 from lamina.ir.index import Axis, Expr, Size, as_expr
@@ -48,13 +49,14 @@ def make_plan(
     target: Target | GpuTarget,
     products: Mapping[str, bool] | None = None,
     memo: Memo | None = None,
-    apart: Collection[str] = (),
+    apart: Mapping[str, Reason] | None = None,
 ) -> Plan:
     """Order the steps, give each nest a shared canonical kernel with a schedule, and every buffer a place.
 
     For a GPU, products that are worth it become kernels first, and long reductions are cut so that enough programs
     share the work. ``products`` says of library products, by name, which become kernels whatever the estimates;
-    ``memo`` is kept from one plan of ``fused`` to the next. Nests ``apart``, by name, reduce over one set of axes each.
+    ``memo`` is kept from one plan of ``fused`` to the next. Nests ``apart``, by name, reduce over one set of axes each,
+    for these reasons.
     """
     program, cuts, memo = fused.program, list[Decision](), memo or Memo()
     if isinstance(target, GpuTarget):

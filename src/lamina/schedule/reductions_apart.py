@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.ir.loops import Buffer, Check, Equation, Load, LoopProgram, Nest, Scan, Step, Store, defined, operands
-from lamina.schedule import work_reasons
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cut_nests import NewNests
 from lamina.schedule.gpu_cutting import NestToCut, axes_of, needed
@@ -29,13 +29,13 @@ def reduces_over_several(nest: Nest) -> bool:
 
 
 def with_reductions_apart(
-    program: LoopProgram, names: Collection[str], target: GpuTarget
+    program: LoopProgram, apart: Mapping[str, Reason], target: GpuTarget
 ) -> tuple[LoopProgram, list[Decision]]:
-    """The program with the nests of these names taken apart, where they reduce over several sets of axes."""
+    """The program with the nests of these names taken apart, for their reasons, if they reduce over several sets."""
     buffers, decisions, steps = program.buffer_map(), list[Decision](), list[Step]()
     for step in program.steps:
-        if isinstance(step, Nest) and step.name in names and reduces_over_several(step):
-            decisions.append(Decision("distribute", (step.name,), True, work_reasons.REDUCTIONS_APART()))
+        if isinstance(step, Nest) and step.name in apart and reduces_over_several(step):
+            decisions.append(Decision("distribute", (step.name,), True, apart[step.name]))
             parts = tuple(_taken_apart(step, buffers, target))
             made, cuts = spread(replace(program, steps=parts, buffers=tuple(buffers.values())), target)
             buffers, steps = made.buffer_map(), [*steps, *made.steps]

@@ -140,3 +140,9 @@ REDUCTIONS_APART = _WORK.add(
     "reduced axes has a kernel of its own instead.",
     "results are right; please report the program",
 )
+REDUCTIONS_FASTER_APART = _WORK.add(
+    24,
+    "a kernel that reduces over all of its axes at once is expected to take much longer",
+    "One kernel would have saved trips through memory, but it would have too few programs, or too much to keep in "
+    "registers. Each set of reduced axes has a kernel of its own instead.",
+)

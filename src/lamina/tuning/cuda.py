@@ -19,6 +19,7 @@ from lamina.schedule.gpu_last_block import with_last_block
 from lamina.schedule.gpu_neighbours import searchable
 from lamina.schedule.gpu_space import MOST, candidates
 from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.plan_times import waiting_us
 from lamina.tuning.choose import guess, measured, remembered, worth_asking, worth_timing
 from lamina.tuning.cuda_bench import KernelBench
 from lamina.tuning.cuda_search import Build, RegionSearch
@@ -179,6 +180,7 @@ class RegionTuning:
         unasked = replace(unasked, bound=bound)
         # Weights that are kept as bytes take the library many times as long as ours takes to read them.
         stake = max([bound, *(lib.moved / self.target.copy_gbs / 1e3 for lib in library or ())])
+        stake = max(stake, waiting_us(kernel, call, self.target))
         if why := worth_asking(stake, self.policy):
             return replace(unasked, key="" if library else self._key(kernel, call, (first,))), call, why
         nest, dtypes, lengths = whole_launch(kernel, call)

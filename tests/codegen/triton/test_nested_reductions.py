@@ -22,6 +22,7 @@ from lamina.schedule.gpu import choose
 from lamina.schedule.gpu_cutting import NestToCut
 from lamina.schedule.memo import Memo
 from lamina.schedule.reductions_apart import reduces_over_several, with_reductions_apart
+from lamina.schedule.work_reasons import REDUCTIONS_APART
 from tests.codegen.harness import dense
 from tests.codegen.triton.harness import TARGET, Interpreter, both, case
 from tests.codegen.triton.test_plans import run
@@ -97,7 +98,7 @@ def test_taken_apart(seed: int) -> None:
     body, buffers, inputs = generated(seed)
     nest, held = body.nest(), tuple(replace(b, device="cuda:0") for b in buffers)
     program = LoopProgram("apart", (), held, (nest,), ())
-    made, decisions = with_reductions_apart(program, ("nest",), TARGET)
+    made, decisions = with_reductions_apart(program, {"nest": REDUCTIONS_APART()}, TARGET)
     assert len(decisions) == reduces_over_several(nest) <= (len(made.steps) > 1)
     given = {b.name: inputs.get(b.name, torch.zeros([int(n) for n in b.shape])) for b in made.buffers}
     got, want = ({name: t.clone() for name, t in given.items()} for _ in range(2))
@@ -134,3 +135,34 @@ def test_what_cannot_be_written_is_planned_in_parts(interpreter: Interpreter, mo
     run_nest(body.nest(), want, {})
     for out, value in zip(outs, got, strict=True):
         torch.testing.assert_close(value, want[out.buffer], rtol=SPREAD, atol=SPREAD)
+
+
+@pytest.mark.parametrize("chain", [1, 60])
+def test_a_kernel_that_is_expected_to_be_slow_is_taken_apart(monkeypatch: pytest.MonkeyPatch, chain: int) -> None:
+    """Sums by rows and by columns in 24 programs of 4096 points: soon done, or with much to compute at each point."""
+    body = Body(256, 24, 4, 16)
+    value = body.load("X", *body.at)
+    for _ in range(chain):
+        value = body.op("sin", value)
+    body.store("rows", [body.at[0], body.at[1], body.at[3]], body.reduce("sum", value, 2))
+    body.store("columns", [body.at[1], body.at[2]], body.reduce("sum", value, 0, 3))
+    shapes = {"X": (256, 24, 4, 16), "rows": (256, 24, 16), "columns": (24, 4)}
+    buffers = tuple(
+        replace(dense(name, "float32", shape), device="cuda:0", kind="input" if name == "X" else "output")
+        for name, shape in shapes.items()
+    )
+    outs = tuple(BufferView(b.name, b.shape, b.strides, as_expr(0)) for b in buffers[1:])
+    fused = Fused(LoopProgram("sums", ("X",), buffers, (body.nest(),), outs), ())
+    at_once = Block(("i0", "i3"), 4096, "whole")
+    few = GpuSchedule("mixed", (Block(("i1",), 1, "grid"), Block(("i2",), 1, "loop"), at_once), warps=16)
+
+    def schedule(nest: Nest, *given: Any) -> GpuSchedule:
+        return few if len(NestToCut(nest).sets) > 1 else choose(nest, *given)
+
+    monkeypatch.setattr(plan, "choose_gpu", schedule)
+    monkeypatch.setattr(plan, "spread", lambda program, target, memo: (program, []))
+    made = written_plan(fused, TARGET, None, Memo())
+    said = [d for d in made.decisions if d.kind == "distribute"]
+    assert bool(said) == (chain > 1)
+    assert all("expected to take much longer" in str(d.reason) for d in said)
+    assert (made.kernel_count > 1) == (chain > 1)
