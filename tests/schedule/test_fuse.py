@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
@@ -117,6 +118,49 @@ def test_rotary_dissolves_its_concatenation() -> None:
     assert nests(result) == 1, "both halves in one pass"
     stored = {e.buffer for s in result.program.steps if isinstance(s, Nest) for e in s.body if isinstance(e, Store)}
     assert len(stored) == 1, "only the result is written, not the concatenation"
+
+
+def test_a_concatenation_of_concatenations_along_another_dimension_is_dissolved() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        rows = torch.cat([x, x.abs()], 1)
+        return torch.cat([rows, rows.tanh()], 2) + y
+
+    result = fused(function, torch.randn(4, 3, 5), torch.randn(4, 6, 10))
+    assert nests(result) == 1, "four pieces in one pass"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_concatenations_mean_the_same(seed: int) -> None:
+    """Pieces along one or several dimensions, of values and of other concatenations, also rolled, flipped and cut."""
+    r = random.Random(seed)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        values, outs = [x, y * 2], []
+        for _ in range(r.randint(2, 5)):
+            a, dim = r.choice(values), r.randrange(3)
+            size = list(a.shape)
+            b = r.choice([v for v in values if [*v.shape[:dim], *v.shape[dim + 1 :]] == size[:dim] + size[dim + 1 :]])
+            made = torch.cat([r.choice((torch.sin, torch.neg, torch.abs))(a), b, *([a + 1] * r.randint(0, 1))], dim)
+            kind = r.randrange(5)
+            if kind == 0:
+                made = made.roll(r.randint(1, 3), dim)
+            elif kind == 1:
+                made = made.flip(dim)
+            elif kind == 2:
+                made = made.narrow(dim, 1, made.shape[dim] - 1)
+            made = made * 2 + torch.arange(made.shape[-1])
+            values.append(made)
+            outs += [made.sum(r.randrange(3))] if r.random() < 0.3 else []
+            outs += [made] if r.random() < 0.3 else []
+        return [*outs, values[-1].cos()]
+
+    state = r.getstate()
+
+    def repeatable(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        r.setstate(state)
+        return function(x, y)
+
+    fused(repeatable, torch.randn(2, 3, 4), torch.randn(2, 3, 4))
 
 
 def test_halves_of_heads_in_one_row_are_read_once() -> None:

@@ -7,11 +7,11 @@ that gathers from it (on a GPU) reads of each place the piece that it is in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.ir.access import reads, writes
-from lamina.ir.index import Atom, Axis, Expr, Loaded, Mod, as_expr, as_expr_atom
+from lamina.ir.index import Atom, Axis, Expr, Loaded, Mod, as_expr, as_expr_atom, prod
 from lamina.ir.loops import (
     Buffer,
     Compute,
@@ -35,13 +35,25 @@ _MOST_PIECES = 4
 """Each piece costs a kernel; beyond a few, one more pass over the memory is cheaper."""
 
 
+_Range = tuple[Expr, Expr]
+"""The first index of a piece along a dimension, and its extent."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Concat:
-    """A buffer written in pieces along dimension ``dim``: (first index, extent) of each writer's piece."""
+    """A buffer written in pieces along dimension ``dim``: the one that each writer writes to.
+
+    Several that write to one piece write pieces of it along another dimension.
+    """
 
     buffer: Buffer
     dim: int
-    pieces: dict[str, tuple[Expr, Expr]]
+    writers: dict[str, _Range]
+
+    @property
+    def pieces(self) -> list[_Range]:
+        """The pieces, each once."""
+        return list(dict.fromkeys(self.writers.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +63,21 @@ class _Cut:
     axis: Axis
     turn: int
 
-    def pieces(self, concat: _Concat) -> Iterator[tuple[str, Expr, Expr]]:
-        """Each piece's writer with the first point and the number of points of the axis that read of it; two such
-        ranges for a piece that is rolled over the end.
+    def pieces(self, concat: _Concat) -> Iterator[tuple[_Range, Expr, Expr]]:
+        """Each piece with the first point and the number of points of the axis that read of it; two such ranges for a
+        piece that is rolled over the end.
         """
-        for writer, (start, extent) in concat.pieces.items():
+        for piece in concat.pieces:
+            start, extent = piece
             if self.turn == 0:
-                yield writer, start, extent
+                yield piece, start, extent
                 continue
             length, begin = self.axis.extent, (start - self.turn) % self.axis.extent
             beyond = begin + extent - length
             if beyond.const <= 0:
-                yield writer, begin, extent
+                yield piece, begin, extent
             else:
-                yield from ((writer, begin, extent - beyond), (writer, as_expr(0), beyond))
+                yield from ((piece, begin, extent - beyond), (piece, as_expr(0), beyond))
 
 
 def split_concats(program: LoopProgram) -> LoopProgram:
@@ -101,26 +114,45 @@ def _concats(program: LoopProgram) -> list[_Concat]:
 
 
 def _as_concat(buffer: Buffer, nests: Sequence[Nest]) -> _Concat | None:
-    pieces: dict[str, tuple[Expr, Expr]] = {}
-    dims: set[int] = set()
+    if len(nests) > _MOST_PIECES:
+        return None
+    written: dict[str, list[_Range]] = {}
     for nest in nests:
         stores = [e for e in nest.body if isinstance(e, Store) and e.buffer == buffer.name]
         if len(stores) != 1 or stores[0].mode != "set" or stores[0].mask is not None:
             return None
-        for dim, (e, n) in enumerate(zip(stores[0].index, buffer.shape, strict=True)):
-            axis = bare_axis(e - e.const)
-            if axis is None:
-                if e.terms or n != 1:
-                    return None
-            elif axis.extent != n:
-                dims.add(dim)
-                pieces[nest.name] = (as_expr(e.const), axis.extent)
-    if len(dims) != 1 or len(pieces) != len(nests) or len(pieces) > _MOST_PIECES:
+        ranges = [_range(place, size) for place, size in zip(stores[0].index, buffer.shape, strict=True)]
+        known = [one for one in ranges if one is not None]
+        if len(known) < len(ranges):
+            return None
+        written[nest.name] = known
+    volume = sum((prod(extent for _, extent in ranges) for ranges in written.values()), as_expr(0))
+    if len(written) != len(nests) or volume != prod(buffer.shape):
         return None
-    (dim,) = dims
-    if sum((n for _, n in pieces.values()), as_expr(0)) != buffer.shape[dim]:
-        return None
-    return _Concat(buffer, dim, pieces)
+    for dim, size in enumerate(buffer.shape):
+        concat = _Concat(buffer, dim, {name: ranges[dim] for name, ranges in written.items()})
+        extents = sum((extent for _, extent in concat.pieces), as_expr(0))
+        if len(concat.pieces) > 1 and extents == size and _are_whole(concat, written):
+            return concat
+    return None
+
+
+def _range(place: Expr, size: Expr) -> _Range | None:
+    """What a store writes along a dimension of this size, if it writes one place after the other."""
+    axis = bare_axis(place - place.const)
+    if axis is None:
+        return None if place.terms or size != 1 else (as_expr(0), size)
+    return as_expr(place.const), axis.extent
+
+
+def _are_whole(concat: _Concat, written: Mapping[str, Sequence[_Range]]) -> bool:
+    """Whether the writers of each piece write all of it: they fill it, as they write to no place twice."""
+    for piece in concat.pieces:
+        inside = [ranges for name, ranges in written.items() if concat.writers[name] == piece]
+        volume = sum((prod(extent for _, extent in ranges) for ranges in inside), as_expr(0))
+        if volume != prod(_with(concat.buffer.shape, concat.dim, piece[1])):
+            return False
+    return True
 
 
 def _cut_axis(nest: Nest, concat: _Concat, program: LoopProgram) -> _Cut | None:
@@ -136,7 +168,7 @@ def _cut_axis(nest: Nest, concat: _Concat, program: LoopProgram) -> _Cut | None:
     cut = _turned(places.pop()) if len(places) == 1 else None
     if cut is None or cut.axis.extent != concat.buffer.shape[concat.dim]:
         return None
-    if cut.turn and not all(e.is_int for piece in concat.pieces.values() for e in piece):
+    if cut.turn and not all(e.is_int for piece in concat.pieces for e in piece):
         return None
     return cut if len(list(cut.pieces(concat))) <= _MOST_PIECES else None
 
@@ -209,21 +241,22 @@ def _dissolve(program: LoopProgram, concat: _Concat) -> LoopProgram:
             return program
     if not readers:
         return program
-    parts: dict[str, Buffer] = {}
-    for k, (writer, (_, extent)) in enumerate(concat.pieces.items()):
-        shape = _with(concat.buffer.shape, concat.dim, extent)
-        parts[writer] = replace(concat.buffer, name=f"{name}_piece{k}", shape=shape, strides=row_major_strides(shape))
+    parts: dict[_Range, Buffer] = {}
+    for k, piece in enumerate(concat.pieces):
+        shape = _with(concat.buffer.shape, concat.dim, piece[1])
+        parts[piece] = replace(concat.buffer, name=f"{name}_piece{k}", shape=shape, strides=row_major_strides(shape))
     steps: list[Step] = []
     for step in program.steps:
-        if isinstance(step, Nest) and step.name in concat.pieces:
-            steps.append(_retarget(step, concat, parts[step.name], concat.pieces[step.name][0]))
+        if isinstance(step, Nest) and step.name in concat.writers:
+            piece = concat.writers[step.name]
+            steps.append(_retarget(step, concat, parts[piece], piece[0]))
         elif isinstance(step, Nest) and step.name in gathers:
-            steps.append(_gathered(step, concat, [(parts[w], start) for w, (start, _) in concat.pieces.items()]))
+            steps.append(_gathered(step, concat, [(parts[piece], piece[0]) for piece in concat.pieces]))
         elif isinstance(step, Nest) and step.name in cuts:
             cut = cuts[step.name]
-            for k, (writer, first, extent) in enumerate(cut.pieces(concat)):
+            for k, (piece, first, extent) in enumerate(cut.pieces(concat)):
                 part = _part(step, f"{step.name}_{name}_part{k}", cut.axis, first, extent)
-                steps.append(_retarget(part, concat, parts[writer], concat.pieces[writer][0]))
+                steps.append(_retarget(part, concat, parts[piece], piece[0]))
         else:
             steps.append(step)
     buffers = [b for b in program.buffers if b.name != name] + list(parts.values())
