@@ -17,7 +17,7 @@ from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.interpolation import cubic_weights, linear_weights, places
-from lamina.lower.positions import shape_of
+from lamina.lower.positions import all_of, inside, shape_of
 from lamina.lower.resize_windows import Part, Window, gathered, neighbours_window
 from lamina.lower.resizes import Resize, resizes
 from lamina.lower.rules import Decline, rule
@@ -221,8 +221,10 @@ class _Table:
         total: Value | None = None
         for k in range(self.window.count):
             part, weight, mixed = (b.load(t, [as_expr(k), own]) for t in (self.part, self.weight, self.mixed))
-            at = [*b.axes[:dim], self.window.place(own, k), *b.axes[dim + 1 :]]
-            value = b.load(grad, at, part, 0.0).to(kin)
+            place = self.window.place(own, k)
+            # Whoever makes up the table's values reads inside of the results, too.
+            reached = all_of([part, inside(b, place, grad.shape[dim])])
+            value = b.load(grad, [*b.axes[:dim], place, *b.axes[dim + 1 :]], reached, 0.0).to(kin)
             term = value * weight + mixed.op("where", value * 0.0, 0.0)
             total = term + 0.0 if total is None else total + term
         assert total is not None, "a window has a place at least"
