@@ -30,11 +30,11 @@ def guess(task: Task, reason: str, measurements: tuple[Measurement, ...] = ()) -
     return Choice(task, task.candidates[0], "model", reason, measurements)
 
 
-def worth_asking(bound: float, policy: Policy) -> str:
-    """Why a kernel whose bytes take ``bound`` microseconds is left to the model, "" if its candidates are wanted."""
-    if bound <= 0:
+def worth_asking(expected: float, policy: Policy) -> str:
+    """Why a kernel that should take so many microseconds is left to the model, "" if its candidates are wanted."""
+    if expected <= 0:
         return "it moves nothing"
-    return LITTLE_TO_GAIN(why=f"its bytes take {bound:.1f} us") if bound < policy.least else ""
+    return LITTLE_TO_GAIN(why=f"it is expected to take {expected:.1f} us") if expected < policy.least else ""
 
 
 def worth_timing(task: Task, policy: Policy) -> str:

@@ -24,7 +24,7 @@ from lamina.tuning.choose import guess, measured, remembered, worth_asking, wort
 from lamina.tuning.cuda_bench import KernelBench
 from lamina.tuning.cuda_search import Build, RegionSearch
 from lamina.tuning.cuda_trials import Open, Trials, for_all, joins_partials, triton_unit, whole_launch
-from lamina.tuning.kernels import label_of, moved_bytes, sizes_known, untimeable
+from lamina.tuning.kernels import expected_us, label_of, moved_bytes, sizes_known, untimeable
 from lamina.tuning.products import Library, ProductChoice
 from lamina.tuning.reasons import CANNOT_BE_TIMED, SAME_RESULTS, TIME_OVER
 from lamina.tuning.search import schedule_from_json
@@ -180,10 +180,11 @@ class RegionTuning:
         unasked = replace(unasked, bound=bound)
         # Weights that are kept as bytes take the library many times as long as ours takes to read them.
         stake = max([bound, *(lib.moved / self.target.copy_gbs / 1e3 for lib in library or ())])
-        stake = max(stake, waiting_us(kernel, call, self.target))
+        nest, dtypes, lengths = whole_launch(kernel, call)
+        work = expected_us(nest, dtypes, self.target, lengths, bound)
+        stake = max(stake, work, waiting_us(kernel, call, self.target))
         if why := worth_asking(stake, self.policy):
             return replace(unasked, key="" if library else self._key(kernel, call, (first,))), call, why
-        nest, dtypes, lengths = whole_launch(kernel, call)
         most = max(MOST, self.policy.candidates)
         ranked = candidates(nest, dtypes, self.target, lengths, most, len(kernel.nests) == 1)
         own = kernel.schedules[0]

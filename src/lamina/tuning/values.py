@@ -148,7 +148,7 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How much measuring is worth: at most ``candidates`` of a task, tasks whose bound is at least ``least``
+    """How much measuring is worth: at most ``candidates`` of a task, tasks that should take at least ``least``
     microseconds and whose next guess is predicted within ``doubt`` of the first (infinite: always), ``seconds`` in
     all for one region, ``patience`` seconds for its candidates to be made. The best guess stays unless another is
     faster by more than the factor ``tie``: noise must not decide.
