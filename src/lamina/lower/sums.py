@@ -13,9 +13,6 @@ from lamina.lower.values import TensorValue
 
 __all__ = ["rounded_sums", "sums_of_additions", "sums_of_halves"]
 
-_EACH = 4
-"""Elements for each addition up to which all of them are made float32 and back."""
-
 
 def sums_of_halves(low: Lowering, node: Node, x: TensorValue | None = None) -> TensorValue | None:
     """A float32 tensor for sums at colliding places, zeros or ``x``, if the node's result is one of half precision.
@@ -33,13 +30,13 @@ def sums_of_additions(
     that its CPU kernels add up in float32.
 
     On GPUs where there are many ``additions``: hardware does not add numbers of half precision, so that each is read,
-    added to and compared until nobody else came between (H200, 5,300 at one place of each of 128: 77 ms). Where there
-    are few, two passes over all elements would take longer.
+    added to and compared until nobody else came between (H200, 5,300 at one place of each of 128: 77 ms). Where each
+    has more than four elements, two passes over all of them would take longer.
     """
     value = node.meta["val"]
     if kind_of(value).host:
         return _sums(low, node, x) if on_cpus else None
-    each = x.numel() - _EACH * additions
+    each = x.numel() - 4 * additions
     many = (each.is_int and each.const <= 0) or not each.is_int
     return _sums(low, node, x) if many else None
 

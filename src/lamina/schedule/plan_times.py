@@ -12,26 +12,29 @@ from lamina.schedule.gpu_work import LAUNCH
 
 __all__ = ["total_us", "waiting_us", "waits"]
 
-_FAR, _HOPELESS, _MUCH = 4.0, 12.0, 10.0
-"""A kernel that takes so many times as long as its bytes and instructions, and so many microseconds longer, is compared
-with others, and others are timed: what registers and few programs cost is estimated roughly.
-"""
-
 
 def waits(plan: Plan, kernel: Kernel, target: GpuTarget) -> bool:
-    """Whether a kernel is expected to take several times as long as what it moves and computes."""
+    """Whether a kernel is expected to take four times as long as what it moves and computes: others are looked at."""
     expected = _expected(plan, kernel, target)
-    return expected is not None and _is_far(*expected, _FAR)
+    return expected is not None and _is_far(*expected, 4.0, target)
 
 
 def waiting_us(kernel: Kernel, call: KernelCall, target: GpuTarget) -> float:
-    """Microseconds that one launch is expected to take, if that is many times what it moves and computes; else 0."""
+    """Microseconds that one launch is expected to take, if that is twelve times what it moves and computes; else 0.
+
+    What registers and few programs cost is estimated roughly.
+    """
     expected = _of_call(kernel, call, target)
-    return expected[0] if expected is not None and _is_far(*expected, _HOPELESS) else 0.0
+    return expected[0] if expected is not None and _is_far(*expected, 12.0, target) else 0.0
 
 
-def _is_far(microseconds: float, least: float, times: float) -> bool:
-    return microseconds > max(times * least, least + _MUCH)
+def _is_far(microseconds: float, least: float, times: float, target: GpuTarget) -> bool:
+    """Whether it is so many times the ``least``, and more than what some launches take."""
+    return microseconds > max(times * least, least + 5 * _launch_us(target))
+
+
+def _launch_us(target: GpuTarget) -> float:
+    return LAUNCH / (1e3 * target.copy_gbs)
 
 
 def total_us(plan: Plan, names: Collection[str], target: GpuTarget) -> float | None:
@@ -42,7 +45,7 @@ def total_us(plan: Plan, names: Collection[str], target: GpuTarget) -> float | N
             expected = _expected(plan, kernel, target)
             if expected is None:
                 return None
-            total += expected[0] + LAUNCH / (1e3 * target.copy_gbs)
+            total += expected[0] + _launch_us(target)
     return total
 
 

@@ -237,7 +237,10 @@ class Recorder(TorchFunctionMode):
         if not segment.watched and not is_quiet(node):
             segment.watched = self.handled()
         if in_place(func):
-            return (None if name_of(func) == "__setitem__" else args[0],)
+            if name_of(func) == "__setitem__":
+                return (None,)
+            node.meta["example_value"] = _fake_of(args[0], segment)
+            return (args[0],)
         return (self._results(found, node, {id(_fake_of(t, segment)): t for t in flat((args, kwargs))}),)
 
     def _looked_ahead(self, segment: Segment, func: Any, args: Any, kwargs: Any) -> Any:
@@ -276,9 +279,9 @@ class Recorder(TorchFunctionMode):
         segment = self.segment
         assert segment is not None
         if isinstance(found, torch.Tensor):
+            node.meta["example_value"] = found
             if id(found) in given:
                 return given[id(found)]
-            node.meta["example_value"] = found
             segment.nodes[id(found)] = node
             made = pending(self, found)
             segment.pending.append(made)
