@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 
 import pytest
 import torch
+from torch import nn
 
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.machine import Machine
@@ -339,3 +340,51 @@ def test_generation_compiles_three_graphs_and_is_not_interpreted_again(cache: st
         assert torch.equal(model.generate(ids, max_new_tokens=9, do_sample=False, pad_token_id=0, **options), wanted)
     assert len(graphs) <= 3
     assert not interpreted
+
+
+class Residuals(nn.Module):
+    """Equal blocks, each of which writes to what it has computed."""
+
+    def __init__(self, write: str) -> None:
+        super().__init__()
+        self.layers, self.write = nn.ModuleList(nn.Linear(6, 6) for _ in range(4)), write
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(rows, 6) in and out."""
+        for layer in self.layers:
+            y = layer(layer(layer(x)))  # the last two of which look the same
+            if self.write == "sum":
+                y += x
+            elif self.write == "part":
+                y[:, 1:3] = x[:, :2]
+            elif self.write == "view":
+                y.view(-1, 3, 2).mul_(2)
+            elif self.write == "by nobody's":
+                with torch.no_grad():
+                    y = y * 2
+                y.add_(layer.bias)
+            else:
+                y = y.sin().clamp_(-0.5, 0.5)
+            x = y.relu()
+        return x
+
+
+@pytest.mark.parametrize("write", ["sum", "part", "view", "by nobody's", "clamped"])
+def test_equal_blocks_that_write_to_what_they_compute_are_one_graph(write: str) -> None:
+    torch.manual_seed(0)
+    net, graphs = Residuals(write), []
+
+    def backend(gm, fakes):
+        graphs.append(gm)
+        return gm.forward
+
+    call = interpreted_callable(net, backend_callable=backend, record=Record())
+    for rows in (5, 5, 7):
+        x = torch.randn(rows, 6, requires_grad=True)
+        found, wanted = call(x), net(x)
+        assert torch.equal(found, wanted)
+        given = (x, *net.parameters())
+        of = [torch.autograd.grad(one.square().sum(), given, allow_unused=True) for one in (found, wanted)]
+        for one, other in zip(*of, strict=True):
+            assert (one is None and other is None) or torch.equal(one, other)
+    assert len(graphs) <= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ class NotHeld(Exception):
 class Fakes:
     """Tensors that stand for the inputs of graphs, by how those look; one graph after the other uses them.
 
-    ``copied``: a call was not computed, so that its results are leaves though they may have a history.
+    ``copied``: a call was not computed, so that its results have no history but that they have one.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class Fakes:
         self.made: dict[Any, list[Any]] = {}
         self.results: dict[Any, Any] = {}
         self._views: dict[Any, tuple[Any, list[Any]]] = {}
+        self._source: torch.Tensor | None = None
         self.copied = False
 
     def result(self, key: Any, compute: Callable[[], Any], operands: list[Any], place: int) -> Any:
@@ -50,12 +52,13 @@ class Fakes:
             computed, outline = self._computed(compute, operands)
             if len(self.results) >= MOST_KEPT:
                 self.results.clear()
-            self.results[key] = _VIEWS if _is_view(computed, operands) else [outline]
+            self.results[key] = _VIEWS if _is_view(computed, operands) else (outline, {})
             return computed
         self.copied = True
-        while len(found) <= place:
-            found.append(self._copied(found[0]))
-        return _with_operands(found[place], operands)
+        outline, copies = found
+        if place not in copies:
+            copies[place] = self._copied(outline)
+        return _with_operands(copies[place], operands)
 
     def _computed(self, compute: Callable[[], Any], operands: list[Any]) -> tuple[Any, Any]:
         """What a call gives, and the outline of it."""
@@ -76,7 +79,7 @@ class Fakes:
         computed, outline = self._computed(compute, operands)
         if len(self._views) >= MOST_KEPT:
             self._views.clear()
-        self._views[key] = outline, operands  # which are kept, so that no others have their identities
+        self._views[key] = _plain(outline), operands  # which are kept, so that no others have their identities
         return computed
 
     def _copied(self, outline: Any) -> Any:
@@ -85,6 +88,11 @@ class Fakes:
         if isinstance(outline, torch.Tensor):
             with self.mode, torch.no_grad():
                 return looking_like(outline).requires_grad_(outline.requires_grad)
+        if isinstance(outline, _WithHistory):
+            with self.mode, torch.enable_grad(), unhooked():
+                if self._source is None:
+                    self._source = torch.empty(0, requires_grad=True)
+                return _Made.apply(self._source, outline.look)
         kind, parts = outline
         return kind, [self._copied(part) for part in parts]
 
@@ -115,13 +123,41 @@ def _with_operands(outline: Any, operands: list[Any]) -> Any:
     return kind([_with_operands(part, operands) for part in parts])
 
 
+def _plain(outline: Any) -> Any:
+    """An outline of tensors that are leaves."""
+    if isinstance(outline, _WithHistory):
+        return outline.look.requires_grad_()
+    if isinstance(outline, tuple):
+        return outline[0], [*map(_plain, outline[1])]
+    return outline
+
+
 def _outlined(found: Any, places: dict[int, int]) -> Any:
     """Results of a call as what others are made from: operands by their places, the others as they look."""
     if isinstance(found, torch.Tensor):
-        return places.get(id(found), found.detach().requires_grad_(found.requires_grad))
+        if id(found) in places:
+            return places[id(found)]
+        if found.requires_grad and not found.is_leaf:
+            return _WithHistory(found.detach())
+        return found.detach().requires_grad_(found.requires_grad)
     if found is None:
         return None
     return type(found), [_outlined(part, places) for part in found]
+
+
+@dataclass(frozen=True)
+class _WithHistory:
+    """A result that is no leaf, so that a call may write to it: ``look`` is how it looks."""
+
+    look: torch.Tensor
+
+
+class _Made(torch.autograd.Function):
+    """Gives a tensor that looks as another does, and has a history."""
+
+    @staticmethod
+    def forward(ctx: Any, source: torch.Tensor, look: torch.Tensor) -> torch.Tensor:
+        return looking_like(look)  # type: ignore[no-any-return]
 
 
 _VIEWS = object()
