@@ -22,7 +22,7 @@ from lamina.capture.own.callable import interpreted_callable
 from lamina.options import Options
 from lamina.record import Record
 
-__all__ = ["main"]
+__all__ = ["CASES", "WAYS", "main"]
 
 Call = Callable[[], Any]
 
@@ -93,7 +93,7 @@ CASES: dict[str, Callable[[Wrap], Call]] = {
     "facts of 48 blocks": _module(48, _nothing),
     "facts of 96 blocks": _module(96, _nothing),
 }
-_WAYS: dict[str, Wrap] = {"eager": _eager, "dynamo": _dynamo, "own, facts in Python": _own_in_python, "own": _own}
+WAYS: dict[str, Wrap] = {"eager": _eager, "dynamo": _dynamo, "own, facts in Python": _own_in_python, "own": _own}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,10 +106,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: dict[str, dict[str, float]] = {}
     for name, build in CASES.items():
         torch.compiler.reset()
-        timed = alternate({way: build(wrap) for way, wrap in _WAYS.items()}, seconds=args.seconds, warmup=10)
-        results[name] = {way: timed[way].median * 1e6 for way in _WAYS}
-    rows = [[name, *(f"{times[way]:.1f}" for way in _WAYS)] for name, times in results.items()]
-    print_table("Host microseconds per call", ["case", *_WAYS], rows)
+        timed = alternate({way: build(wrap) for way, wrap in WAYS.items()}, seconds=args.seconds, warmup=10)
+        results[name] = {way: timed[way].median * 1e6 for way in WAYS}
+    rows = [[name, *(f"{times[way]:.1f}" for way in WAYS)] for name, times in results.items()]
+    print_table("Host microseconds per call", ["case", *WAYS], rows)
     write_results(args.json, {"microseconds": results})
     return 0
 

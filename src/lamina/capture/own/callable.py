@@ -17,13 +17,14 @@ from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.capture.frame_reasons import BY_DYNAMO, NOT_WANTED, OTHER_STATE
 from lamina.capture.module import is_transparent, original_of, transparent
+from lamina.capture.own.compiler_marks.torch_private import seen_by_dynamo
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.guards.library import Library
 from lamina.capture.own.reuse.conditions import Names
 from lamina.capture.own.reuse.driver import Driver, Miss, cannot_tell
 from lamina.capture.own.reuse.kinds import errors_kept
 from lamina.capture.own.reuse.versions import Versions
-from lamina.capture.own.torch_private import in_ordinary_state, seen_by_dynamo
+from lamina.capture.own.torch_private import in_ordinary_state
 from lamina.capture.printed_name import name_compiled
 from lamina.capture.stance.torch_private import (
     SWITCHED_OFF,

@@ -24,15 +24,17 @@ from lamina.base.torch_names.torch_private import CONTEXTLIB, DISPATCHERS
 from lamina.capture.own.attributes import deletes_by_code, read_attribute, read_plainly, setter_of
 from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.causes.torch_private import cause_of_call, is_of_tensors, maker_of
+from lamina.capture.own.compiler_marks.torch_private import MARK, is_mark, never_entered
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.importing import is_loaded
 from lamina.capture.own.iterating import advance, advanced, by_key, consumable, drawn, is_by_key, iterators, reduced
 from lamina.capture.own.natives import CONSUMERS, KEEPING, LAZY, is_change, is_seen, runs_the_users, unbound
 from lamina.capture.own.nested import flat
 from lamina.capture.own.pending import Pending
+from lamina.capture.own.queries.torch_private import asks_for_compiling
 from lamina.capture.own.recorder import Recorder
 from lamina.capture.own.torch_calls import LEFT_OUT
-from lamina.capture.own.torch_private import MARK, asks_for_compiling, is_mark, never_entered, paused, resumed
+from lamina.capture.own.torch_private import paused, resumed
 from lamina.capture.own.world import PlainWorld
 
 __all__ = ["CapturingWorld", "is_captured", "reads_plainly", "unrecorded"]

@@ -92,7 +92,7 @@ class Fakes:
             with self.mode, torch.enable_grad(), unhooked():
                 if self._source is None:
                     self._source = torch.empty(0, requires_grad=True)
-                return _Made.apply(self._source, outline.look)
+                return _Made.apply(self._source, outline.look)  # type: ignore[no-untyped-call]
         kind, parts = outline
         return kind, [self._copied(part) for part in parts]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import sys
 from abc import ABCMeta
 from collections.abc import Callable, Generator
 from copy import deepcopy
@@ -12,9 +10,11 @@ from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 from lamina.base.class_flags import MADE_BY_PYTHON
+from lamina.capture.own.contexts import put_context, put_first_context, while_handling
 from lamina.capture.own.control import CONTROL_STEPS, DELEGATED, RETURNED, YIELDED
 from lamina.capture.own.copying import deep_copy
 from lamina.capture.own.frame import MISSING, MOST_KEPT, Frame, Step, bound_arguments
+from lamina.capture.own.frame_questions import OF_FRAMES, of_frame
 from lamina.capture.own.instructions import Handler, Program, UnknownInstruction, decode
 from lamina.capture.own.module_init.torch_private import replaces_module_init
 from lamina.capture.own.places import Places
@@ -119,8 +119,8 @@ class Machine:
 
     def call(self, frame: Frame, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that ``frame`` makes."""
-        if not kwargs and id(function) in _OF_FRAMES:
-            found = _of_frame(self, frame, function, args)
+        if not kwargs and id(function) in OF_FRAMES:
+            found = of_frame(self.world, self.handled, frame, function, args)
             if found is not MISSING:
                 if function is not super:
                     self.world.frame_asked(function)
@@ -182,7 +182,7 @@ class Machine:
         handled = self.handled
         if handled is None:
             return from_there
-        return lambda function, args, kwargs: _while_handling(handled, from_there, function, args, kwargs)
+        return lambda function, args, kwargs: while_handling(handled, from_there, function, args, kwargs)
 
     def _enter(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Frame | None:
         """A frame for a call; None if Python is to make the call, or to raise what is wrong with its arguments."""
@@ -278,7 +278,7 @@ class Machine:
         self.caught(error)
         direct = self.places.note(frame, error)
         if direct and not thrown and self.handled is not None:
-            _put_first_context(error, self.handled)
+            put_first_context(error, self.handled)
         place = frame.place - 1
         row = frame.program.handler(place)
         if row is None:
@@ -294,7 +294,7 @@ class Machine:
     def raise_new(self, frame: Frame, error: BaseException) -> None:
         """``raise error``."""
         if self.handled is not None:
-            _put_context(error, self.handled)
+            put_context(error, self.handled)
         raise error
 
     def reraise(self, frame: Frame, error: BaseException) -> None:
@@ -332,41 +332,8 @@ class Machine:
         return outer
 
 
-def _put_context(error: BaseException, handled: BaseException) -> None:
-    """Make ``handled`` the context of ``error`` as CPython does when it raises: without a circle."""
-    if error is handled:
-        return
-    link: BaseException | None = handled
-    while link is not None and link.__context__ is not None:
-        if link.__context__ is error:
-            link.__context__ = None
-            break
-        link = link.__context__
-    error.__context__ = handled
-
-
-def _put_first_context(error: BaseException, handled: BaseException) -> None:
-    """Make ``handled`` the context of the first of the exceptions that led to ``error``, unless it is one of them."""
-    while error is not handled and error.__context__ is not None:
-        error = error.__context__
-    if error is not handled:
-        _put_context(error, handled)
-
-
 def _caller(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return function(*args, **kwargs)
-
-
-def _while_handling(
-    handled: BaseException, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """A call within which ``sys.exc_info()`` gives ``handled``."""
-    traceback, context = handled.__traceback__, handled.__context__
-    try:
-        raise handled
-    except BaseException:
-        handled.__traceback__, handled.__context__ = traceback, context
-        return caller(function, args, kwargs)
 
 
 _CAUGHT = object()
@@ -394,38 +361,3 @@ def _generator(machine: Machine, frame: Frame) -> Generator[Any, Any, Any]:
 def is_generator_of_machine(generator: GeneratorType[Any, Any, Any]) -> bool:
     """Whether a generator runs a frame of the interpreter's."""
     return generator.gi_code is _generator.__code__
-
-
-_OF_FRAMES = frozenset(map(id, (super, locals, globals, vars, dir, eval, exec, sys.exc_info, sys.exception)))
-"""Identities of functions that ask for the frame that calls them."""
-
-
-def _of_frame(machine: Machine, frame: Frame, function: Any, args: tuple[Any, ...]) -> Any:
-    """What a function that asks for its caller's frame gives; ``MISSING`` if this call does not."""
-    if function is super:
-        return MISSING if args else _super_of(machine.world, frame)
-    if function is builtins.globals:
-        return frame.function.__globals__
-    if function is sys.exception and machine.handled is not None:
-        return machine.handled
-    if function is sys.exc_info and (error := machine.handled) is not None:
-        return type(error), error, error.__traceback__
-    if function in (eval, exec):
-        given = (*args, frame.function.__globals__, frame.names())[: 3 if len(args) == 1 else len(args)]
-        return function(*given) if len(args) == 1 else MISSING
-    if args or function in (sys.exception, sys.exc_info):
-        return MISSING
-    return sorted(frame.names()) if function is dir else frame.names()
-
-
-def _super_of(world: World, frame: Frame) -> Any:
-    names = frame.program.places
-    if "__class__" not in names:
-        raise RuntimeError("super(): __class__ cell not found")
-    if not frame.code.co_argcount:
-        raise RuntimeError("super(): no arguments")
-    owner = world.cell(frame.variables[names.index("__class__")])
-    itself = frame.variables[0]
-    if names[0] in frame.code.co_cellvars:
-        itself = world.cell(itself)
-    return super(owner, itself)

@@ -18,7 +18,8 @@ from lamina.base.torch_private import is_functional
 from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, KEYS, asks, calls_back, method_asks
 from lamina.capture.own.module_init.torch_private import module_to_initialise
 from lamina.capture.own.own_methods import is_own_method
-from lamina.capture.own.torch_private import DEVICE_QUERIES, LAYERS, STATE_QUERIES, overridable
+from lamina.capture.own.queries.torch_private import DEVICE_QUERIES, STATE_QUERIES, overridable
+from lamina.capture.own.torch_private import LAYERS
 
 __all__ = [
     "CACHED",

@@ -9,12 +9,10 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from types import FunctionType
 from typing import Any
 
 import torch
 from torch._C import _functorch
-from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -24,38 +22,29 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.autograd import forward_ad
-from torch.overrides import _get_current_function_mode_stack, get_overridable_functions
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from lamina.base.devices import kind_of
-from lamina.capture.compiled_before.torch_private import marked
 
 __all__ = [
-    "DEVICE_QUERIES",
     "LAYERS",
     "LEADING_OUT",
-    "MARK",
     "SETTINGS",
     "SET_GRAD",
-    "STATE_QUERIES",
     "as_plain_tensors",
     "asking_numbers",
-    "asks_for_compiling",
     "autocast_states",
     "compiling",
     "fake_mode",
     "held_beneath",
     "in_ordinary_state",
     "is_fake",
-    "is_mark",
     "is_plain",
     "is_wrapped",
     "looking_like",
-    "marked_dimensions",
     "meta_tensor",
     "mode_with_numbers",
-    "never_entered",
-    "overridable",
     "paused",
     "recording",
     "resumed",
@@ -166,22 +155,6 @@ def resumed(mode: Any) -> bool:
     return True
 
 
-_MAKERS = (
-    "arange bartlett_window blackman_window empty empty_strided eye full hamming_window hann_window kaiser_window "
-    "linspace logspace ones rand randint randn randperm range scalar_tensor tensor tril_indices triu_indices zeros"
-)
-"""Functions that make tensors of numbers, which modes see though no class of tensors overrides them."""
-
-
-def overridable() -> frozenset[int]:
-    """Identities of the functions and methods of torch's that function modes see."""
-    found = get_overridable_functions()
-    makers = (getattr(torch, name) for name in _MAKERS.split())
-    return frozenset(
-        map(id, (SET_GRAD, *makers, *(function for functions in found.values() for function in functions)))
-    )
-
-
 def fake_mode() -> Any:
     """A mode in which operations compute no values."""
     return FakeTensorMode(allow_non_fake_inputs=False)
@@ -241,57 +214,6 @@ def looking_like(tensor: torch.Tensor) -> Any:
         made = memory.as_strided(tensor.size(), tensor.stride(), offset).detach()
     made = torch._conj(made) if tensor.is_conj() else made
     return torch._neg_view(made) if tensor.is_neg() else made
-
-
-MARK = "_dynamo_"
-"""What names of attributes begin with by which a tensor tells how it is to be captured."""
-_MARKS = frozenset(
-    (
-        "mark_dynamic",
-        "mark_static",
-        "mark_static_address",
-        "mark_strict_unbacked",
-        "mark_unbacked",
-        "maybe_mark_dynamic",
-    )
-)
-
-
-_VARYING = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
-
-
-def marked_dimensions(tensor: torch.Tensor, varying: bool) -> frozenset[int]:
-    """The dimensions of a tensor whose sizes are marked to be ``varying``, or to be fixed."""
-    names = _VARYING if varying else ("_dynamo_static_indices",)
-    return frozenset(at for name in names for at in tensor.__dict__.get(name, ()))
-
-
-def never_entered(function: Any) -> bool:
-    """Whether ``torch.compiler.disable`` made a function."""
-    return hasattr(function, "_torchdynamo_disable")
-
-
-def is_mark(function: Any) -> bool:
-    """Whether a function does nothing but give a tensor attributes by which it is to be captured."""
-    return (
-        type(function) is FunctionType
-        and function.__module__ == "torch._dynamo.decorators"
-        and function.__name__ in _MARKS
-    )
-
-
-_UNSEEN = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-"""Python runs the frame, and Dynamo looks neither at it nor at what it calls."""
-
-
-def seen_by_dynamo(function: Any, target: Any) -> Any:
-    """``function``, in whose place Dynamo captures ``target`` where what it captures calls it, and never looks into it.
-
-    Dynamo would capture the interpreter.
-    """
-    marked(function, target)._torchdynamo_inline = target  # type: ignore[attr-defined]
-    set_code_exec_strategy(function.__code__, _UNSEEN)
-    return function
 
 
 def cause_of_error(error: Exception) -> str:
@@ -366,49 +288,3 @@ def take_place(made: torch.Tensor, real: torch.Tensor) -> None:
     torch._C._swap_tensor_impl(made, real)
     if hooks is not None:  # which belong to the object
         made._backward_hooks = hooks
-
-
-DEVICE_QUERIES: frozenset[Any] = frozenset(
-    (
-        torch.cuda.is_available,
-        torch.cuda.is_initialized,
-        torch.cuda.device_count,
-        torch.cuda.is_current_stream_capturing,
-        torch.backends.cuda.flash_sdp_enabled,
-        torch.backends.cuda.math_sdp_enabled,
-        torch.backends.cuda.mem_efficient_sdp_enabled,
-        torch.backends.cuda.cudnn_sdp_enabled,
-    )
-)
-"""Functions of torch's that ask for devices and how they are used, and change nothing."""
-
-_ASK_FOR_COMPILING = frozenset(("torch.compiler", "torch._utils", "torch._dynamo.external_utils"))
-
-
-def asks_for_compiling(function: Any) -> bool:
-    """Whether a function is one of torch's that tell whether ``torch.compile`` captures the program."""
-    if type(function) is not FunctionType or function.__name__ != "is_compiling":
-        return False
-    module = function.__module__
-    return module in _ASK_FOR_COMPILING and vars(sys.modules[module]).get("is_compiling") is function
-
-
-STATE_QUERIES: frozenset[Any] = frozenset(
-    (
-        torch.is_grad_enabled,
-        torch.is_inference_mode_enabled,
-        torch._C._get_tracing_state,
-        torch._C._is_torch_function_mode_enabled,
-        torch.is_autocast_enabled,
-        torch.get_autocast_dtype,
-        torch._C._log_api_usage_once,
-        torch._jit_internal.is_scripting,
-        torch.jit._trace.is_tracing,
-        torch._C._is_tracing,
-        torch.compiler.is_compiling,
-        torch.compiler.is_dynamo_compiling,
-        torch.compiler.is_exporting,
-        _get_current_dispatch_mode_stack,  # no mode in the ordinary state
-    )
-)
-"""Functions of torch's that ask for state and change nothing."""

@@ -26,12 +26,13 @@ from lamina.capture.own.callbacks import ITEM_VIEWS
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.natives import is_builtin_error
 from lamina.capture.own.pending import Pending
+from lamina.capture.own.queries.torch_private import STATE_QUERIES
 from lamina.capture.own.reuse.answers import ANSWERS, member_of, note_kind
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.kinds import IsA
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
-from lamina.capture.own.torch_private import SETTINGS, STATE_QUERIES
+from lamina.capture.own.torch_private import SETTINGS
 
 __all__ = ["Calls", "told_apart"]
 

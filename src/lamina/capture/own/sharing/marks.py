@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from lamina.capture.own.compiler_marks.torch_private import marked_dimensions
 from lamina.capture.own.segment import Segment
 from lamina.capture.own.sharing.outline import Outline
-from lamina.capture.own.torch_private import marked_dimensions
 
 __all__ = ["asked", "settled"]
 

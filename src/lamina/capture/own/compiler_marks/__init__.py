@@ -1,0 +1,1 @@
+"""What tells torch's compiler how functions and tensors are to be captured."""

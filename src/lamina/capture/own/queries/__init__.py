@@ -1,0 +1,1 @@
+"""Functions of torch's that only ask, and those that function modes see."""
