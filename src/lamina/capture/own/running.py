@@ -18,6 +18,7 @@ from lamina.capture.own.reuse.run import Run
 from lamina.capture.own.saved_tensors.torch_private import HookedAs
 from lamina.capture.own.segment import Segment
 from lamina.capture.own.torch_private import SET_GRAD, is_from_a_hook, without_function_modes
+from lamina.capture.own.writing import Writing
 
 __all__ = ["fill", "rescue"]
 
@@ -33,8 +34,9 @@ def fill(
             run = regions.of(segment, key, outputs, partial(pin, trace))
             if run is None:
                 return
+            ready = run.chosen(segment.inputs) if isinstance(run, Writing) else run
             segment.started = True
-            computed = run(*segment.inputs)
+            computed = ready(*segment.inputs)
             before = [*map(id, computed)]
             results = distinct(computed, segment.inputs)
             aliased = before != [*map(id, results)]

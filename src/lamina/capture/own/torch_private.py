@@ -118,24 +118,37 @@ SETTINGS: tuple[Callable[[], Any], ...] = (
 @contextlib.contextmanager
 def without_function_modes() -> Iterator[None]:
     """No function mode for what is done within."""
-    popped = []
-    while torch._C._len_torch_function_stack():
-        popped.append(torch._C._pop_torch_function_stack())
-    try:
+    popped: list[Any] = []
+    try:  # which an interrupt may end anywhere
+        while torch._C._len_torch_function_stack():
+            popped.append(torch._C._pop_torch_function_stack())
         yield
     finally:
-        for mode in reversed(popped):
-            torch._C._push_on_torch_function_stack(mode)
+        _surely(_put_back, popped)
+
+
+def _put_back(modes: list[Any]) -> None:
+    while modes:
+        torch._C._push_on_torch_function_stack(modes.pop())
+
+
+def _surely(undo: Callable[[Any], Any], what: Any) -> None:
+    """``undo(what)``, once more if an interrupt ends it."""
+    try:
+        undo(what)
+    except BaseException:
+        undo(what)
+        raise
 
 
 @contextlib.contextmanager
 def recording(mode: Any) -> Iterator[None]:
     """``mode`` on top of the function modes."""
-    torch._C._push_on_torch_function_stack(mode)
     try:
+        torch._C._push_on_torch_function_stack(mode)
         yield
     finally:
-        paused(mode)
+        _surely(paused, mode)
 
 
 def paused(mode: Any) -> bool:

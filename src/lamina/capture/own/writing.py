@@ -154,8 +154,11 @@ class Writing:
         made_of(self, "writing", **parts, apart_by_place=apart_by_place)
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        meeting = may_meet(inputs, self.written, self.apart_by_place)
-        return (self.calls if meeting else self.compiled)(*inputs)
+        return self.chosen(inputs)(*inputs)
+
+    def chosen(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
+        """What runs for these inputs; nothing is written yet."""
+        return self.calls if may_meet(inputs, self.written, self.apart_by_place) else self.compiled
 
     def unless_they_meet(self, *inputs: torch.Tensor) -> Any:
         """The same where no call writes to memory that it reads by another input; raises ``Meeting`` before anything.
