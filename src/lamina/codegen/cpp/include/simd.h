@@ -358,8 +358,15 @@ MEMORY(flag, vflag, signed8(raw8(p, n)) != 0, keep8(p, narrow8(x & 1), n))
 // ---- lane by lane: what has no vector form --------------------------------------------------------------------------
 static INLINE f32 lane(vf32 x, int64 k) { return x[k]; }
 static INLINE int32 lane(vi32 x, int64 k) { return x[k]; }
-static INLINE f64 lane(vf64 x, int64 k) { return k < HALF ? x.lo[k] : x.hi[k - HALF]; }
-static INLINE int64 lane(vi64 x, int64 k) { return k < HALF ? x.lo[k] : x.hi[k - HALF]; }
+// A lane that only the run tells is read from memory: g++ 12 reads a wrong place for it where there are two halves.
+template <class T, class V> static INLINE T lane_of_halves(V x, int64 k) {
+  if (__builtin_constant_p(k)) return k < HALF ? x.lo[k] : x.hi[k - HALF];
+  T a[LANES];
+  __builtin_memcpy(a, &x, sizeof a);
+  return a[k];
+}
+static INLINE f64 lane(vf64 x, int64 k) { return lane_of_halves<f64>(x, k); }
+static INLINE int64 lane(vi64 x, int64 k) { return lane_of_halves<int64>(x, k); }
 template <class T> struct EachOf { T x[LANES]; };
 #define EACH_OF(V, T) static INLINE EachOf<T> each_of(V x) { EachOf<T> r; __builtin_memcpy(&r, &x, sizeof r); return r; }
 EACH_OF(vf32, f32) EACH_OF(vi32, int32) EACH_OF(vf64, f64) EACH_OF(vi64, int64)

@@ -81,8 +81,7 @@ FLOATS(vf32, f32, __builtin_inff()) FLOATS(vf64, f64, __builtin_inf())
 FOLD(fold_prod, vf32, f32, , p * q) FOLD(fold_prod, vf64, f64, , p * q)
 FOLD(fold_prod, vi32, int32, , wrap_mul(p, q)) FOLD(fold_prod, vi64, int64, , wrap_mul(p, q))
 FOLD(fold_sum, vi32, int32, , wrap_add(p, q)) FOLD(fold_sum, vi64, int64, , wrap_add(p, q)) FOLD(fold_sum, vf64, f64, , p + q)
-FOLD(fold_max, vi32, int32, , p > q ? p : q) FOLD(fold_max, vi64, int64, , p > q ? p : q) FOLD(fold_max, vf64, f64, , maximum(p, q))
-FOLD(fold_min, vi32, int32, , p < q ? p : q) FOLD(fold_min, vi64, int64, , p < q ? p : q) FOLD(fold_min, vf64, f64, , minimum(p, q))
+FOLD(fold_max, vi64, int64, , p > q ? p : q) FOLD(fold_min, vi64, int64, , p < q ? p : q)
 typedef f32 qf32 __attribute__((vector_size(16)));
 static INLINE qf32 quarter(hf32 x, int which) {
 #if LANES == 8
@@ -101,13 +100,26 @@ static INLINE f32 fold_sum(vf32 x) {
   q = q + __builtin_shufflevector(q, q, 2, 3, 0, 1);
   return q[0] + q[1];
 }
-#define FOLD_EXTREME(NAME, PICK)                                                            \
-  static INLINE f32 NAME(vf32 x) {                                                          \
-    if (any_lane(x != x)) return __builtin_nanf("");                                        \
-    hf32 l = low_half(x), r = high_half(x), h = l PICK r ? l : r;                           \
-    f32 best = h[0];                                                                        \
-    for (int k = 1; k < HALF; ++k) best = h[k] PICK best ? h[k] : best;                     \
-    return best;                                                                            \
+#define FOLD_EXTREME(NAME, PICK)                                               \
+  template <class T, class V> static INLINE T NAME##_of_half(V h) {            \
+    T a[HALF];                                                                 \
+    __builtin_memcpy(a, &h, sizeof h);                                         \
+    for (int w = HALF / 2; w; w /= 2)                                          \
+      for (int k = 0; k < w; ++k) a[k] = a[k] PICK a[k + w] ? a[k] : a[k + w]; \
+    return a[0];                                                               \
+  }                                                                            \
+  static INLINE f32 NAME(vf32 x) {                                             \
+    if (any_lane(x != x)) return __builtin_nanf("");                           \
+    hf32 l = low_half(x), r = high_half(x);                                    \
+    return NAME##_of_half<f32>(l PICK r ? l : r);                              \
+  }                                                                            \
+  static INLINE f64 NAME(vf64 x) {                                             \
+    if (any_lane(x != x)) return __builtin_nan("");                            \
+    return NAME##_of_half<f64>(x.lo PICK x.hi ? x.lo : x.hi);                  \
+  }                                                                            \
+  static INLINE int32 NAME(vi32 x) {                                           \
+    hi32 l = low_half(x), r = high_half(x);                                    \
+    return NAME##_of_half<int32>(l PICK r ? l : r);                            \
   }
 FOLD_EXTREME(fold_max, >) FOLD_EXTREME(fold_min, <)
 
@@ -217,10 +229,18 @@ template <bool MAX, class V, class I, class N> static INLINE void meet(Best<MAX,
 template <bool MAX, class V, class I, class N> static INLINE void join(Best<MAX, V, I>& b, V x, I i, N n) {
   auto c = b; c.join(x, i); b = counted(b, c, n);
 }
+static INLINE vf32 splat_as(vf32, f32 x) { return splat_f32(x); }
+static INLINE vf64 splat_as(vf64, f64 x) { return splat_f64(x); }
+static INLINE vi32 splat_as(vi32, int32 x) { return splat_int32(x); }
+static INLINE vi64 splat_as(vi64, int64 x) { return splat_int64(x); }
+// The best of all lanes first, then which of them have it: mostly one.
 template <bool MAX, class T, class V> static INLINE Best<MAX, T, int64> fold_best(const Best<MAX, V, vi64>& b) {
-  Best<MAX, T, int64> r{(T)lane(b.value, 0), lane(b.at, 0)};
-  for (int k = 1; k < LANES; ++k) r.join((T)lane(b.value, k), lane(b.at, k));
-  return r;
+  auto most = [&] { if constexpr (MAX) return fold_max(b.value); else return fold_min(b.value); }();
+  V all_of = splat_as(b.value, most);
+  vflag have = (b.value == all_of) | ((b.value != b.value) & (all_of != all_of));
+  int32 bits = mask_bits(have);
+  if (__builtin_expect((bits & (bits - 1)) == 0, 1)) return {(T)most, lane(b.at, __builtin_ctz(bits))};
+  return {(T)most, fold_min(select(have, b.at, splat_int64(INT64_MAX)))};
 }
 // to[j * pitch + i] = from[i * stride + j] for 0 <= i < columns, 0 <= j < rows: eight by eight in registers where it fits.
 template <class V, class T> static INLINE void transpose_eight(T* to, int64 pitch, const T* from, int64 stride) {

@@ -25,10 +25,6 @@ template <bool BACK, class V, class F> static INLINE V upto(V x, V start, const 
 #endif
   return x;
 }
-static INLINE vf32 splat_as(vf32, f32 x) { return splat_f32(x); }
-static INLINE vi32 splat_as(vi32, int32 x) { return splat_int32(x); }
-static INLINE vf64 splat_as(vf64, f64 x) { return splat_f64(x); }
-static INLINE vi64 splat_as(vi64, int64 x) { return splat_int64(x); }
 static constexpr int last_lane(bool back) { return back ? 0 : LANES - 1; }
 // Combinations that give the same in any grouping: maxima, and sums and products of integers.
 template <bool BACK, class V, class T, class N, class F> static INLINE V running(V x, T& carry, N n, T start, const F& join) {
