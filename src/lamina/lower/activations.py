@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.fx import Node
 
 from lamina.ir.index import Expr
-from lamina.lower.builder import opmath
+from lamina.lower.builder import Value, opmath
 from lamina.lower.context import Lowering, Operand
 from lamina.lower.formulas import formula_of
 from lamina.lower.rules import Decline, rule
@@ -105,6 +105,28 @@ def prelu_backward(
     b.store(outs[1], b.where(v > 0, 0.0, v * g))
     low.finish(b)
     return outs
+
+
+def _tanh_of_softplus(v: Value) -> Value:
+    """``tanh(log1p(exp(v)))`` of one exponential: ``n / (n + 2)`` with ``n = e (e + 2)``, which is 1 from 20 on."""
+    e = v.op("minimum", 20.0).op("exp")
+    n = e * (e + 2.0)
+    return n / (n + 2.0)
+
+
+@rule("aten.mish.default")
+def mish(low: Lowering, node: Node, x: TensorValue) -> TensorValue:
+    exact = formula_of("aten.mish.default")
+    return low.pointwise(node, exact if low.numerics == "eager" else lambda v: v * _tanh_of_softplus(v), x)
+
+
+@rule("aten.mish_backward.default")
+def mish_backward(low: Lowering, node: Node, grad: TensorValue, x: TensorValue) -> TensorValue:
+    def body(g: Value, v: Value) -> Value:
+        t = _tanh_of_softplus(v)
+        return g * (t + v * v.op("sigmoid") * (1.0 - t * t))
+
+    return low.pointwise(node, formula_of("aten.mish_backward.default") if low.numerics == "eager" else body, grad, x)
 
 
 @rule("aten.glu_backward.default")
