@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from lamina.base.dtypes import dtype_of
-from lamina.ir.loops import Check, Nest
+from lamina.ir.loops import Check, Compute, Nest
 from lamina.ir.loops_interp import run_program
 from lamina.lower.comparison import rounded
 from lamina.lower.to_loops import lower
@@ -68,6 +68,12 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "pow_minus_half": lambda x: x**-0.5,
     "pow_two": lambda x: x**2,
     "pow_three": lambda x: x**3,
+    "pow_five": lambda x: x**5,
+    "pow_minus_three": lambda x: x**-3,
+    "pow_three_halves": lambda x: x**1.5,
+    "pow_minus_three_halves": lambda x: x**-1.5,
+    "pow_five_halves": lambda x: x**2.5,
+    "pow_minus_five_halves": lambda x: x**-2.5,
     "pow_minus_one": lambda x: x**-1,
     "pow_minus_two": lambda x: x**-2,
     "pow_zero": lambda x: x**0,
@@ -101,6 +107,31 @@ def test_special_values(name: str, dtype: torch.dtype) -> None:
     assert not found.complaints
     assert found.nests
     assert not [c for c in found.library if "slice" not in c[0]]
+
+
+def _operations(function: Callable[..., torch.Tensor], given: list[torch.Tensor], numerics: str = "fast") -> list[str]:
+    program = lower(traced(function, given), "test", numerics)
+    return [e.op for nest in program.steps if isinstance(nest, Nest) for e in nest.body if isinstance(e, Compute)]
+
+
+@pytest.mark.parametrize("exponent", [1.5, -1.5, 2.5, -2.5, 3, -3, 4, 5, 6, 7, 8, -8])
+def test_a_power_of_few_products_is_no_logarithm(exponent: float) -> None:
+    x = torch.cat([torch.rand(2000, dtype=torch.float64) * 9, -torch.rand(2000, dtype=torch.float64)])
+    assert "pow" not in _operations(lambda x: x**exponent, [x])
+    assert ("pow" in _operations(lambda x: x**exponent, [x], "eager")) is (exponent != 3)
+    (result,) = run_program(lower(traced(lambda x: x**exponent, [x]), "test"), [x])
+    torch.testing.assert_close(result, x**exponent, rtol=4 * torch.finfo(x.dtype).eps, atol=0, equal_nan=True)
+
+
+def test_mish_and_its_gradient_take_no_logarithm() -> None:
+    x = torch.linspace(-60, 60, 2001, dtype=torch.float64)
+    gradient = aten.mish_backward
+    for function, given in ((F.mish, [x]), (gradient, [torch.ones_like(x), x])):
+        taken = _operations(function, given)
+        assert taken.count("exp") == 1
+        assert not {"log1p", "tanh"} & set(taken)
+        (result,) = run_program(lower(traced(function, given), "test"), given)
+        torch.testing.assert_close(result, function(*given), rtol=1e-14, atol=2e-14)
 
 
 @pytest.mark.parametrize("bounds", [{"max": nan}, {"min": nan}, {"min": 0.0, "max": nan}], ids=str)

@@ -213,20 +213,30 @@ def clamp_max(low: Lowering, node: Node, x: TensorValue, max: Operand) -> Tensor
 _SMALL_POWERS = {0.5: "sqrt", -0.5: "rsqrt"}
 
 
-def powered(x: Value, exponent: Operand) -> Value | None:
-    """``x ** exponent`` for the exponents that eager, too, computes without ``pow``; else ``None``."""
+_FEW_PRODUCTS = 8
+"""The power up to which a float is multiplied by itself: four roundings at most instead of a logarithm and more."""
+
+
+def powered(x: Value, exponent: Operand, exact: bool = True) -> Value | None:
+    """``x ** exponent`` for the exponents that eager, too, computes without ``pow``; else ``None``.
+
+    If not ``exact``, also for a few more, with some roundings.
+    """
     if not isinstance(exponent, int | float):
         return None
     is_float = DTYPES[x.dtype].is_float
     if is_float and exponent in _SMALL_POWERS:
         return x.op(_SMALL_POWERS[exponent])
+    if is_float and not exact and abs(exponent) in (1.5, 2.5):
+        return _between_whole_powers(x, exponent)
     if not abs(exponent) < 64 or exponent != int(exponent):
         return None
     count = int(exponent)
-    if is_float and not -2 <= count <= 3:
+    if is_float and not -2 <= count <= 3 and (exact or abs(count) > _FEW_PRODUCTS):
         return None
     if count < 0:
-        return None if not is_float else 1.0 / (x if count == -1 else x * x)
+        product = powered(x, -count, exact) if is_float else None
+        return None if product is None else 1.0 / product
     if count == 0:
         return x.builder.constant(1, x.dtype)
     result: Value | None = None
@@ -241,13 +251,21 @@ def powered(x: Value, exponent: Operand) -> Value | None:
         square = multiplied(square, square)
 
 
+def _between_whole_powers(x: Value, exponent: float) -> Value:
+    """``x`` to the power of 1.5, 2.5 or less than nothing as much: products with a square root."""
+    kept = x.builder.where(x == -math.inf, math.inf, x)  # which has no square root, but its power is infinite or zero
+    result = kept * kept.op("sqrt")
+    result = result * kept.op("abs") if abs(exponent) == 2.5 else result
+    return result if exponent > 0 else 1.0 / result
+
+
 def power(low: Lowering, node: Node, out: TensorValue, x: Operand, y: Operand) -> TensorValue:
     """``x ** y`` into ``out``."""
     is_root = isinstance(y, float) and y in _SMALL_POWERS
     exact = is_root and isinstance(x, TensorValue) and x.dtype == "float16" and not low.on_gpu(x)  # -0.0 ** 0.5 is 0.0
 
     def body(a: Value) -> Value:
-        short = None if exact else powered(a, y)
+        short = None if exact else powered(a, y, low.numerics == "eager")
         return a.op("pow", low.operand(a.builder, y, a.dtype)) if short is None else short
 
     is_float = DTYPES[out.dtype].is_float
