@@ -213,8 +213,8 @@ def clamp_max(low: Lowering, node: Node, x: TensorValue, max: Operand) -> Tensor
 _SMALL_POWERS = {0.5: "sqrt", -0.5: "rsqrt"}
 
 
-_FEW_PRODUCTS = 8
-"""The power up to which a float is multiplied by itself: four roundings at most instead of a logarithm and more."""
+_FEW_PRODUCTS = range(-8, 9)
+"""Powers for which a float is multiplied by itself: four roundings at most instead of a logarithm and more."""
 
 
 def powered(x: Value, exponent: Operand, exact: bool = True) -> Value | None:
@@ -232,7 +232,7 @@ def powered(x: Value, exponent: Operand, exact: bool = True) -> Value | None:
     if not abs(exponent) < 64 or exponent != int(exponent):
         return None
     count = int(exponent)
-    if is_float and not -2 <= count <= 3 and (exact or abs(count) > _FEW_PRODUCTS):
+    if is_float and not -2 <= count <= 3 and (exact or count not in _FEW_PRODUCTS):
         return None
     if count < 0:
         product = powered(x, -count, exact) if is_float else None
