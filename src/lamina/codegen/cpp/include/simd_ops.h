@@ -110,8 +110,10 @@ static INLINE f32 fold_sum(vf32 x) {
   }                                                                            \
   static INLINE f32 NAME(vf32 x) {                                             \
     if (any_lane(x != x)) return __builtin_nanf("");                           \
-    hf32 l = low_half(x), r = high_half(x);                                    \
-    return NAME##_of_half<f32>(l PICK r ? l : r);                              \
+    hf32 l = low_half(x), r = high_half(x), h = l PICK r ? l : r;              \
+    f32 best = h[0];                                                           \
+    for (int k = 1; k < HALF; ++k) best = h[k] PICK best ? h[k] : best;        \
+    return best;                                                               \
   }                                                                            \
   static INLINE f64 NAME(vf64 x) {                                             \
     if (any_lane(x != x)) return __builtin_nan("");                            \
