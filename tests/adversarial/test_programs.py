@@ -48,6 +48,14 @@ def test_ends_are_noticed_by_our_own_front_end(name: str) -> None:
     _check("ends", name, "lamina:interp+capture=own")
 
 
+@pytest.mark.parametrize("target", ["lamina:interp", "lamina:interp+capture=own"])
+@pytest.mark.parametrize(
+    ("stem", "name"), [(stem, name) for stem, name in PROGRAMS if stem in ("copied", "ended", "raised", "seen")]
+)
+def test_objects_and_what_they_are_shown(stem: str, name: str, target: str) -> None:
+    _check(stem, name, target)
+
+
 def test_places_that_only_data_tell_in_kernels() -> None:
     """Kernels read memory by the place that they are given."""
     _check("found", "places_that_only_data_tell", "lamina")

@@ -12,7 +12,7 @@ from lamina.base.identity import identity_of, place_of
 from lamina.base.torch_private import OpOverload, OpOverloadPacket, operator_of, returns_arguments, schema_of
 from lamina.errors import BadArgument
 
-__all__ = ["FORMS", "CustomLowering", "arguments_of", "find_lowering", "lowering", "lowerings_key"]
+__all__ = ["FORMS", "CustomLowering", "arguments_of", "find_lowering", "is_programs_own", "lowering", "lowerings_key"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,6 +20,14 @@ FORMS = ("torch", "scalar", "nest")
 """How a lowering is written: in torch's functions, as arithmetic on one element, or as loop nests."""
 
 _BUILT_IN = ("aten", "prims", "prim", "lamina")
+
+
+def is_programs_own(target: Any) -> bool:
+    """Whether a call's target is an operation that is neither torch's nor Lamina's, such as ``custom_op`` makes."""
+    overload = operator_of(target)
+    if not isinstance(overload, (OpOverload, OpOverloadPacket)):
+        return False
+    return str(overload).replace("::", ".").split(".")[0] not in _BUILT_IN
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ from lamina.capture.torch_private import (
     watch_compile_start,
 )
 from lamina.capture.trace_corrections.torch_private import guard_without_graph
-from lamina.capture.wrong_traces.torch_private import left_generator, refused
+from lamina.capture.trace_notes.torch_private import unseen
+from lamina.capture.wrong_traces.torch_private import refused, unseen_end
 from lamina.errors import BadArgument, LaminaError
 from lamina.record import Record
 
@@ -118,7 +119,7 @@ def _guard_empty() -> None:
         doing, told = "making the guards of a part without a graph fit", lambda decision: None
         recover(error, doing=doing, region="a function", instead="Python runs it", strict=False, note=told)
         raise leave_to_python("its guards could not be made to fit") from error
-    if why := left_generator():
+    if why := unseen_end():
         CaptureLog(Record()).run_by_python(traced_function(), why, True)
         raise leave_to_python(why)
 
@@ -186,7 +187,7 @@ def compiled_graph(
     start = _captured_at(gm, log.record)
     try:
         with _unlimited():  # the limit is for capture
-            return compiler(gm, example_inputs)
+            return unseen(compiler(gm, example_inputs))
     finally:
         log.returned = time.perf_counter()
         with log.record.harmless("other"):

@@ -31,6 +31,7 @@ from lamina.base.user_frames import shortened
 from lamina.capture.arrays.torch_private import break_at_arrays
 from lamina.capture.cached_functions.torch_private import keep_cached_results
 from lamina.capture.comparisons.torch_private import break_at_comparisons
+from lamina.capture.copies.torch_private import break_at_copies
 from lamina.capture.deques.torch_private import keep_bounds_of_deques
 from lamina.capture.finalizers.torch_private import leave_finalizers_to_python
 from lamina.capture.frame_hook.torch_private import take_off_lost_hook
@@ -215,6 +216,7 @@ _keep_scaled_additions()
 correct_traces()
 take_notes()
 follow_second_names()
+break_at_copies()
 keep_bounds_of_deques()
 break_at_arrays()
 break_at_comparisons()

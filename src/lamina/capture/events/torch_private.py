@@ -29,6 +29,7 @@ from torch._guards import TracingContext
 from lamina.base.torch_logs.torch_private import asked_for_torch_logs
 from lamina.capture.breaks import break_reason, is_torchs
 from lamina.capture.conditions import Condition, Conditions
+from lamina.capture.finalizers.torch_private import release_trace
 from lamina.capture.log import CaptureLog
 from lamina.capture.recompiles.dynamo_conditions import conditions_of
 from lamina.capture.recompiles.guard_texts import FailedGuard, failed_guard, is_of_another, refusal
@@ -133,6 +134,7 @@ def _hear_of_passed_frames() -> None:
     @functools.wraps(convert_any)
     def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
         result = convert_any(self, frame, *args, **kwargs)
+        release_trace()
         with suppress(Exception):  # what is told must not keep a function from being compiled
             log = _log_at_end(self._torchdynamo_orig_backend, frame.f_code)
             if log is not None:

@@ -24,6 +24,7 @@ from torch.nn.modules import module as modules
 from lamina.capture.deques.torch_private import guards_on_bound
 from lamina.capture.external_state import reads
 from lamina.capture.external_state.special_methods import classes_of_modules, forwards, special_methods
+from lamina.capture.finalizers.torch_private import end_guards
 from lamina.capture.guards.torch_private import add_check, add_check_of_call
 from lamina.capture.identities.torch_private import identity_guards
 from lamina.capture.missing_attributes.torch_private import missing_attribute_guards
@@ -80,6 +81,7 @@ def guard_unguarded(gm: torch.fx.GraphModule) -> int:
         ]
         added += [Guard(source, make) for make in makes]
     added += missing_attribute_guards(tx.output)
+    added += end_guards(tx, guarded)
     for guard in added:
         guards.add(guard, collect_debug_stack=False)
     vars(tx.output)[_GUARDED] = True

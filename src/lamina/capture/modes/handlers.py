@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.base.lowering import is_programs_own
 from lamina.base.write_conflicts import write_conflict
 from lamina.capture.bytecode import instructions
 
@@ -54,7 +55,7 @@ def _may_raise(node: Node) -> bool:
     if name in ("getitem", "setitem"):  # numbers and slices are checked as the graph is captured
         index = node.args[1]
         return any(isinstance(i, Node) for i in (index if isinstance(index, (tuple, list)) else (index,)))
-    return _RAISING.search(name) is not None or write_conflict(node) is not None
+    return _RAISING.search(name) is not None or is_programs_own(node.target) or write_conflict(node) is not None
 
 
 def _places(node: Node) -> Iterable[tuple[str, int]]:

@@ -9,6 +9,7 @@ import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from lamina.base.followed import moved
+from lamina.base.lowering import is_programs_own
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.torch_private import held_beneath, take_place, unhooked
 
@@ -21,13 +22,16 @@ def computed_before(
     """Compute call by call up to the one that raises, as eager does; gives what it raises, which is ``error`` if none.
 
     The tensors that are computed before it have their values. The caller's hooks on saved tensors, one of which may
-    have raised the error, have seen what was saved, and see nothing again.
+    have raised the error, have seen what was saved, and see nothing again. An operator of the program's own does not
+    run again, and nothing after it does.
     """
     calls = Interpreter(GraphModule(torch.nn.Module(), graph))
     calls.args_iter = iter(inputs)
     raised = error
     with unhooked():
         for node in graph.nodes:
+            if is_programs_own(node.target):
+                break
             try:
                 calls.env[node] = calls.run_node(node) if node.op != "output" else None
             except Exception as its_own:

@@ -35,7 +35,7 @@ def fill(
             if run is None:
                 return
             ready = run.chosen(segment.inputs) if isinstance(run, Writing) else run
-            segment.started = True
+            segment.begin()
             computed = ready(*segment.inputs)
             before = [*map(id, computed)]
             results = distinct(computed, segment.inputs)
@@ -94,6 +94,7 @@ def rescue(segment: Segment, left: list[Pending], nodes: dict[int, Node], error:
     with without_function_modes(), Autocast(segment.state[1]), HookedAs(hooks):
         try:
             SET_GRAD(segment.state[0])
+            segment.draw_again()
             computed_before(error, segment.graph, segment.inputs, left, outputs)
         finally:
             SET_GRAD(grad)

@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
 from lamina.base.overlap import meet
+from lamina.base.rng_state import rng_state, set_rng_state
 from lamina.base.source import operation_name
 from lamina.base.torch_private import storage_of
 from lamina.capture.own.fakes import Fakes, look
@@ -53,6 +54,7 @@ class Segment:
         self.state = (torch.is_grad_enabled(), autocast_states(), settings())
         self.draws = self.writes = self.records = self.watched = self.switches = False
         self.started = self.failed = False
+        self.generators: dict[torch.device, torch.Tensor] = {}
         self.marks: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         self.trials = Trials()
         self.learnt: dict[int, tuple[float, Node]] = {}
@@ -83,6 +85,18 @@ class Segment:
         self.pending = [made for made in self.pending if id(made._fake) in self.nodes]
         for node in reversed([node for node in self.graph.nodes if node in left]):
             self.graph.erase_node(node)
+
+    def begin(self) -> None:
+        """The graph runs now, from the state that random generators have."""
+        if self.draws:
+            devices = {torch.device("cpu"), *(t.device for t in self.inputs if kind_of(t).queued)}
+            self.generators = {device: rng_state(device) for device in devices}
+        self.started = True
+
+    def draw_again(self) -> None:
+        """Let what is computed again draw the numbers that the graph has drawn."""
+        for device, state in self.generators.items():
+            set_rng_state(state, device)
 
     def note_writes(self, targets: Sequence[torch.Tensor], records: bool) -> None:
         """A call writes to ``targets``, to which it gives a history if it ``records`` one."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch._dynamo.exc import unimplemented
+from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.lists import BaseListVariable, SizeVariable
@@ -28,6 +29,49 @@ def correct_functions() -> None:
     _fill_with_dtypes_of_tensors()
     _break_at_numbers_out_of_range()
     _make_tensors_of_sizes()
+    _look_at_tensors_unseen()
+    _break_at_attributes_that_modes_see()
+
+
+def _look_at_tensors_unseen() -> None:
+    """Let Dynamo ask a tensor for its size and the like where no ``__torch_function__`` of its class is called."""
+    wrap_any = VariableBuilder.wrap_tensor
+
+    @functools.wraps(wrap_any)
+    def wrap(self: Any, value: torch.Tensor) -> Any:
+        if not compiles_for_lamina(self.tx.output):
+            return wrap_any(self, value)
+        with torch._C.DisableTorchFunctionSubclass():
+            return wrap_any(self, value)
+
+    VariableBuilder.wrap_tensor = wrap  # type: ignore[method-assign]
+
+
+def _break_at_attributes_that_modes_see() -> None:
+    """End a graph where the program asks a tensor for an attribute within a mode that sees functions of torch.
+
+    Eager gives these to the mode, as calls of ``__get__``; Dynamo shows it calls of functions and methods alone.
+    """
+    get_any = TensorVariable.var_getattr
+
+    @functools.wraps(get_any)
+    def get(self: Any, tx: Any, name: str) -> Any:
+        seeing = [mode for mode in tx.symbolic_torch_function_state.mode_stack if _is_users(mode)]
+        described = inspect.isdatadescriptor(inspect.getattr_static(torch.Tensor, name, None))
+        if seeing and described and compiles_for_lamina(tx.output):
+            unimplemented(
+                gb_type="attribute of a tensor within a mode",
+                context=f"{name} within a TorchFunctionMode",
+                explanation="The mode is not shown that the program asks for it",
+                hints=["Ask for it by a method, such as size(), dim() and stride()"],
+            )
+        return get_any(self, tx, name)
+
+    TensorVariable.var_getattr = get  # type: ignore[method-assign]
+
+
+def _is_users(mode: Any) -> bool:
+    return not str(getattr(mode.python_type(), "__module__", "")).startswith("torch.")
 
 
 def _make_tensors_of_sizes() -> None:

@@ -6,13 +6,15 @@ Each note is left on the trace's output, by methods of Dynamo that are replaced 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any
 
+import torch
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables import functions, misc, torch_function
 
-__all__ = ["calls_custom_function", "classes_of_tensors", "generators_left", "take_notes"]
+__all__ = ["calls_custom_function", "classes_of_tensors", "generators_left", "take_notes", "unseen"]
 
 _CUSTOM_FUNCTION, _GENERATORS, _TENSORS = "lamina_custom_function", "lamina_generators", "lamina_tensors"
 """Attributes of a trace's output: whether the trace came to a custom autograd function, which generators it made, and
@@ -81,3 +83,22 @@ def _note_classes_of_tensors() -> None:
 def classes_of_tensors(output: Any) -> list[type]:
     """The classes of tensors with a ``__torch_function__`` that the trace with this ``output`` came to."""
     return getattr(output, _TENSORS, [])
+
+
+def unseen(made: Callable[..., Any]) -> Callable[..., Any]:
+    """What was ``made`` of the graph, such that it shows no class of tensors what it does with tensors of this class.
+
+    What such a class does to the program's calls is in the graph.
+    """
+    try:
+        tx = InstructionTranslator.current_tx()
+    except AttributeError:  # none has ever run in this thread
+        return made
+    if tx is None or not classes_of_tensors(tx.output):
+        return made
+
+    def call(*given: Any) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return made(*given)
+
+    return call

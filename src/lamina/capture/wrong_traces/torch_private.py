@@ -18,9 +18,10 @@ from lamina.base.assumed_sizes import assumed_equal, assumed_size, assumed_step,
 from lamina.base.captured import is_custom_function
 from lamina.capture.external_state import reads
 from lamina.capture.external_state.torch_private import registered_names, translator, value_of
+from lamina.capture.finalizers.torch_private import noticed_end
 from lamina.capture.trace_notes.torch_private import calls_custom_function, classes_of_tensors, generators_left
 
-__all__ = ["left_generator", "refused"]
+__all__ = ["refused", "unseen_end"]
 
 
 def refused(gm: torch.fx.GraphModule) -> str:
@@ -36,7 +37,7 @@ def refused(gm: torch.fx.GraphModule) -> str:
         _hidden_name(tx, reads.names_read(context.traced_code)),
         "" if tx.one_graph or not any(map(_draws_in_two_dtypes, gm.graph.nodes)) else _TWO_DTYPES,
         _derivative_lost(gm, tx, codes),
-        left_generator(),
+        unseen_end(),
         _own_operators(tx),
     )
     return next(filter(None, whys), "")
@@ -117,16 +118,16 @@ def _derivative_lost(gm: torch.fx.GraphModule, tx: Any, codes: Sequence[CodeType
     return ""
 
 
-def left_generator() -> str:
-    """Why the trace that ends now is wrong: a generator was left within ``try`` or ``with``; "" if none was.
+def unseen_end() -> str:
+    """Why the trace that ends now is wrong: something ends while the program runs that the trace leaves alive, or "".
 
-    What these say is done when the generator is closed, and a trace does not close it.
+    That is a generator that was left within ``try`` or ``with``, and an object whose end is noticed.
     """
     tx = translator()
     for code, names in () if tx is None else generators_left(tx.output):
         if _acts_when_closed(code, names):
             return f"the generator {code.co_name} is left before it ends, within try or with"
-    return ""
+    return "" if tx is None else noticed_end(tx)
 
 
 def _acts_when_closed(code: CodeType, names: Mapping[str, Any]) -> bool:
