@@ -88,3 +88,21 @@ def classes_of_tensors(compile):
             given = compiled(sample(4, 4, seed=seed).as_subclass(Shown))
             seen, Shown.seen = Shown.seen, []
             yield given.as_subclass(torch.Tensor), type(given).__name__, seen
+
+
+class Named(torch.Tensor):
+    pass
+
+
+def results_are_given_a_class(compile):
+    def last(x):
+        return (x * 2).as_subclass(Named)
+
+    def used(x):
+        y = (x * 2).as_subclass(Named)
+        return y.as_subclass(torch.Tensor), y + 1, type(y).__name__
+
+    for function in (last, used):
+        compiled = compile(function)
+        for seed in range(2):
+            yield compiled(sample(3, seed=seed)), type(compiled(sample(3))).__name__

@@ -12,6 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
+from lamina.base.devices import kind_of
 from lamina.base.overlap import meet
 from lamina.base.rng_state import rng_state, set_rng_state
 from lamina.base.source import operation_name
