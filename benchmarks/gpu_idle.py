@@ -22,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from benchmarks.sweeping.case import Case, Variant
 from benchmarks.sweeping.grammar import cases
+from lamina.base.target import nvidia
 from lamina.errors import LaminaError
 from lamina.ir.index import prod
 from lamina.ir.plan import GpuSchedule, KernelCall, Plan
@@ -29,12 +30,11 @@ from lamina.lower.rules import CannotLower
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
 from lamina.schedule.gpu_cost import CostModel
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 
 __all__ = ["H100", "Idle", "idle_nests", "planned"]
 
-H100 = GpuTarget("NVIDIA H100", 132, 90, 2600.0, 50 << 20)
+H100 = nvidia("NVIDIA H100", 132, 90, 2600.0, 50 << 20)
 SCALE = 32.0
 MANY = 200_000
 """Points of a nest that is looked at."""

@@ -26,13 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.graphs import traced
 from lamina.base.dtypes import torch_dtype
+from lamina.base.target import Target, nvidia
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource
 from lamina.ir.plan import Kernel, KernelCall, Plan
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
 from lamina.schedule.gpu_space import candidates
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 
 BF16 = torch.bfloat16
@@ -186,7 +186,7 @@ def bound(plan: Plan, copy: float) -> float:
 
 
 def launches(
-    plan: Plan, kernels: Kernels, inputs: list[torch.Tensor], target: GpuTarget
+    plan: Plan, kernels: Kernels, inputs: list[torch.Tensor], target: Target
 ) -> tuple[list[Any], dict[str, Any]]:
     table = plan.buffer_map()
     tensors: dict[str, torch.Tensor] = {n: t for n, t in zip(plan.inputs, inputs, strict=True) if isinstance(n, str)}
@@ -206,7 +206,7 @@ def launches(
     return made, tensors
 
 
-def variants(kernel: Kernel, args: list[Any], sizes: list[int], kernels: Kernels, target: GpuTarget) -> None:
+def variants(kernel: Kernel, args: list[Any], sizes: list[int], kernels: Kernels, target: Target) -> None:
     dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
     for schedule in (ranked.schedule for ranked in candidates(kernel.nests[0], dtypes, target)):
         one = replace(kernel, schedules=(schedule,))
@@ -223,7 +223,7 @@ def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
     return float(gap.max() / exact.double().abs().max().clamp(min=1e-30))
 
 
-def measure(pattern: Pattern, kernels: Kernels, target: GpuTarget, with_variants: bool) -> None:
+def measure(pattern: Pattern, kernels: Kernels, target: Target, with_variants: bool) -> None:
     plan = make_plan(
         fuse(lower(traced(pattern.function, [argument(s, d, "cpu") for s, d in pattern.arguments]), "p")), target
     )
@@ -269,9 +269,7 @@ def main() -> None:
     given = parser.parse_args()
     facts = torch.cuda.get_device_properties(0)
     copy = copy_bandwidth()
-    target = GpuTarget(
-        facts.name, facts.multi_processor_count, facts.major * 10 + facts.minor, copy, facts.L2_cache_size
-    )
+    target = nvidia(facts.name, facts.multi_processor_count, facts.major * 10 + facts.minor, copy, facts.L2_cache_size)
     print(f"{facts.name}, torch {torch.__version__}, copy {copy:.0f} GB/s", flush=True)
     kernels = Kernels()
     for pattern in PATTERNS:

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from lamina.base.devices import GENERATED, kind_of
-from tests.architecture.source import dotted, sources
+from lamina.base.machine_target import target_of
+from lamina.base.target import CLUSTERS, TENSOR_CORES, cpu, nvidia
+from tests.architecture.source import dotted, imported, sources
 
-OWNER = "lamina.base.devices"
+OWNER, TARGETS, MACHINE = "lamina.base.devices", "lamina.base.target", "lamina.base.machine_target"
 DEVICES = frozenset(("cpu", "cuda", "hip", "meta", "mps", "xpu"))
 ATTRIBUTES = frozenset(("is_cpu", "is_cuda", "is_meta", "is_mps", "is_xpu"))
 """Attributes of tensors that compare the name of their device."""
@@ -95,6 +97,43 @@ def test_what_compares_no_device_is_let_through(text: str) -> None:
 def test_rows_of_devices_are_recognised() -> None:
     assert len(rows_of_devices(ast.parse("_DEVICES = ('cuda',)\n_MORE: tuple[str, ...] = ('cpu', 'cuda')"))) == 2
     assert not rows_of_devices(ast.parse("CUDNN, CPU = 'cudnn', 'cpu'\n_VERSIONS = ('python', 'cuda')"))
+
+
+MAKERS = frozenset(("Target", "cpu", "nvidia"))
+"""What describes a target, of ``lamina.base.target``; ``target_of`` calls them for a device of this machine."""
+
+
+def test_one_file_makes_the_targets_of_this_machine() -> None:
+    wrong = []
+    for file in sources():
+        made = {name for node in ast.walk(file.tree) for name in imported(node) if name.startswith(f"{TARGETS}.")}
+        names = {name.rpartition(".")[2] for name in made} & MAKERS
+        called = [n for n in ast.walk(file.tree) if isinstance(n, ast.Call) and dotted(n.func) in names]
+        wrong += [file.module for _ in called[:1]]
+    assert wrong == [MACHINE]
+
+
+def test_a_stage_asks_for_features_of_gpus_and_not_for_their_generation() -> None:
+    asked = [
+        file.at(node)
+        for file in sources()
+        for node in ast.walk(file.tree)
+        if isinstance(node, ast.Compare)
+        and any(isinstance(part, ast.Attribute) and part.attr == "architecture" for part in ast.walk(node))
+    ]
+    assert not asked
+    assert nvidia(capability=80).has(TENSOR_CORES)
+    assert not nvidia(capability=80).has(CLUSTERS)
+    assert nvidia().has(CLUSTERS)
+    assert not cpu().features
+
+
+def test_the_target_of_this_processor_has_what_its_instructions_say() -> None:
+    made = target_of(torch.device("cpu"), isa="avx2")
+    assert not made.grids
+    assert (made.isa, made.vector_bytes, made.processors) == ("avx2", 32, torch.get_num_threads())
+    with pytest.raises(ValueError, match="xpu"):
+        target_of(torch.device("xpu", 0))
 
 
 def test_a_device_that_is_not_known_has_nothing_but_values() -> None:

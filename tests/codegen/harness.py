@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from lamina.base.dtypes import torch_dtype
+from lamina.base.target import Target
 from lamina.codegen.cpp.emit import emit
 from lamina.codegen.cpp.prelude import prelude
 from lamina.ir.index import Expr, as_expr
@@ -20,7 +21,6 @@ from lamina.ir.plan import Kernel, Schedule
 from lamina.runtime.toolchain import compile_flags, find_compiler, link_flags
 from lamina.schedule.cpu_space import choose
 from lamina.schedule.flatten import Flat, flatten
-from lamina.schedule.target import Target
 
 
 def dense(name: str, dtype: str, shape: Sequence[Expr | int]) -> Buffer:

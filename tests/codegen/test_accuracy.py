@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from lamina.base.target import cpu
 from lamina.runtime.toolchain import host_isa
-from lamina.schedule.target import Target
 from tests.codegen.harness import build, call, case, dense
 from tests.codegen.writer import Body
 
@@ -33,7 +33,7 @@ def excess(sums: list[tuple[int, ...]], rows: int, width: int, signs: str, folde
         b.store(f"Y{number}", [b.at[k] for k in kept], b.reduce("sum", loaded, *dims))
         buffers.append(dense(f"Y{number}", "float32", shape))
         results[f"Y{number}"] = torch.zeros(shape)
-    target = Target.of("plain" if host_isa() == "plain" else "avx2", 2)
+    target = cpu("plain" if host_isa() == "plain" else "avx2", 2)
     made = case("sums", [b.nest()], buffers, target)
     x = torch.rand(rows, width) if signs == "positive" else torch.randn(rows, width)
     assert call(made, build([made], target, folder), {"X": x, **results}, {}) == 0
@@ -73,7 +73,7 @@ def test_column_sums_over_two_loops(images: int, pixels: int, tmp_path: Path) ->
         dense("Y", "float32", (16,)),
         dense("Z", "float32", (images, pixels, 16)),
     ]
-    target = Target.of("plain" if host_isa() == "plain" else "avx2", 2)
+    target = cpu("plain" if host_isa() == "plain" else "avx2", 2)
     made = case("sums", [b.nest()], buffers, target)
     x, y, z = torch.rand(images, 16, pixels), torch.zeros(16), torch.zeros(images, pixels, 16)
     assert call(made, build([made], target, tmp_path), {"X": x, "Y": y, "Z": z}, {}) == 0

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import lamina
-from lamina.schedule.target import Target
+from lamina.base.target import cpu
 from tests.codegen.harness import build, call, case, dense
 from tests.codegen.test_functions import ISAS
 from tests.codegen.writer import Body
@@ -37,7 +37,7 @@ def floats(dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("isa", sorted({*ISAS, "plain"}))
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_value_and_every_border(kind: str, isa: str, tmp_path: Path) -> None:
-    dtype, target = getattr(torch, kind), Target.of(isa, 1)
+    dtype, target = getattr(torch, kind), cpu(isa, 1)
     bits, given = torch.arange(256, dtype=torch.uint8).view(dtype), floats(dtype)
     cases = {}
     for name, count, source, to in (("wide", 256, kind, "float32"), ("narrow", len(given), "float32", kind)):

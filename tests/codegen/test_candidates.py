@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
+from lamina.base.target import cpu
 from lamina.runtime.toolchain import host_isa
 from lamina.schedule.cpu_space import candidates
-from lamina.schedule.target import Target
 from tests.codegen.harness import Case, both, build, case
 from tests.codegen.mixes import Mix, mix
 from tests.codegen.test_nests import norm, norm_backward, softmax
 
-TARGET = Target.of("avx2" if host_isa() != "plain" else "plain", 2)
+TARGET = cpu("avx2" if host_isa() != "plain" else "plain", 2)
 SEEDS = range(200, 208)
 NAMES = ("kind", "outer", "vector", "tile", "unroll", "nontemporal")
 Results = dict[str, torch.Tensor]

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from lamina.base.target import cpu
 from lamina.codegen.cpp.low_precision import COARSE, kept_in_16_bits
 from lamina.runtime.toolchain import host_isa
-from lamina.schedule.target import Target
 from tests.codegen.harness import build, call, case, dense
 from tests.codegen.writer import Body
 
@@ -31,7 +31,7 @@ EDGES += [88.7, 88.72283, 89.4, 89.5, -89.4, 709.9, 710.4, 710.5, -710.4, 1e9, 1
 def run(function: str, args: list[Tensor], isa: str, folder: Path) -> Tensor:
     """One operation on vectors of ``isa``."""
     kind = str(args[0].dtype).removeprefix("torch.")
-    count, target = args[0].numel(), Target.of(isa, 1)
+    count, target = args[0].numel(), cpu(isa, 1)
     body = Body(count)
     loads = [body.load(f"X{k}", *body.at, dtype=kind) for k in range(len(args))]
     body.store("Y", body.at, body.op(function, *loads))
@@ -130,7 +130,7 @@ def test_no_library_is_called(function: str, isa: str, tmp_path: Path) -> None:
     """What programs use most, of floats, are polynomials in the kernel; with eager's numerics its library."""
     body = Body(64)
     body.store("Y", body.at, body.op(function, body.load("X", *body.at)))
-    target = Target.of(isa, 1)
+    target = cpu(isa, 1)
     made = case("f", [body.nest()], [dense(name, "float32", [64]) for name in "XY"], target)
     for precise in (False, True):
         folder = tmp_path / str(precise)
@@ -260,7 +260,7 @@ def test_integer_quotients(kind: str, isa: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float64"])
 def test_conversions_and_ends_of_rows(kind: str, isa: str, tmp_path: Path) -> None:
     """Rows of 1 to 40 elements to float and back: every value, and nothing behind the end is read or written."""
-    dtype, target = getattr(torch, kind), Target.of(isa, 1)
+    dtype, target = getattr(torch, kind), cpu(isa, 1)
     cases = {}
     for count in (*range(1, 20), 33, 40, 256):
         body = Body(count)

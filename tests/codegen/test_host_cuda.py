@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from lamina.base.target import nvidia
 from lamina.codegen import host_cuda_memory
 from lamina.codegen.host_cuda import CudaHost, emit_cuda_host
 from lamina.codegen.reuse import taken_over
@@ -30,7 +31,6 @@ from lamina.runtime.cuda_driver import pack_format
 from lamina.runtime.cuda_host import Flags
 from lamina.runtime.host import load_program
 from lamina.schedule.fuse import fuse
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.plan import make_plan
 from tests.ir.examples import EXAMPLES, example_inputs, interpreted_kernels, pointwise_chain, simple_plan
@@ -466,7 +466,7 @@ def test_rows_that_a_program_holds_are_written_where_they_were(columns: int, hel
         return y - y.sum(1, keepdim=True)
 
     gm = make_fx(function, tracing_mode="fake")(torch.randn(256, 16), torch.randn(16, columns))
-    plan = make_plan(fuse(on_gpu(lower(gm, "rows"))), GpuTarget("a GPU", 132, 90, 3000.0, 50 << 20))
+    plan = make_plan(fuse(on_gpu(lower(gm, "rows"))), nvidia("a GPU", 132, 90, 3000.0, 50 << 20))
     last = {name: at for at, step in enumerate(plan.steps) for name in reads(step) | writes(step)}
     (kernel,) = plan.kernels
     assert (kernel.schedules[0].kind == "rows") == held  # type: ignore[union-attr]

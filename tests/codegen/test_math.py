@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from lamina.base.target import cpu
 from lamina.runtime.toolchain import host_isa
-from lamina.schedule.target import Target
 from tests.codegen.harness import build, call, case, dense
 from tests.codegen.writer import Body
 
@@ -36,7 +36,7 @@ def ulps(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory):
-    target = Target.of("avx2", 1)
+    target = cpu("avx2", 1)
     cases = {}
     for name in LIMITS:
         b = Body(COUNT)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from lamina.base.target import cpu
 from lamina.ir.nest_verify import verify_nest
 from lamina.runtime.toolchain import host_isa
-from lamina.schedule.target import Target
 from tests.codegen.harness import both, build, case
 from tests.codegen.mixes import mix
 
@@ -19,7 +19,7 @@ SEEDS = (*range(40), 135)
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_random_nests(tmp_path: Path, threads: int) -> None:
-    target = Target.of("avx2" if host_isa() != "plain" else "plain", threads)
+    target = cpu("avx2" if host_isa() != "plain" else "plain", threads)
     mixes, cases = {}, {}
     for seed in SEEDS:
         torch.manual_seed(seed)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from lamina.base.target import Target, cpu
 from lamina.codegen.cpp.emit import emit
 from lamina.ir.index import Size, as_expr
 from lamina.ir.loops import Buffer
 from lamina.runtime.toolchain import host_isa
-from lamina.schedule.target import Target
 from tests.codegen.harness import Case, both, build, call, case, dense
 from tests.codegen.writer import Body
 
@@ -581,7 +581,7 @@ recipe(in_place, "in_place", 6, 43)
 
 @pytest.fixture(scope="module", params=ISAS)
 def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    target = Target.of(request.param, 2)
+    target = cpu(request.param, 2)
     ours = (item for item in request.session.items if getattr(item, "function", None) is test_nest)
     asked = {item.callspec.params["name"] for item in ours if item.callspec.params["kernels"] == request.param}
     made = {name: RECIPES[name](f"k_{name}", target) for name in sorted(asked)}
@@ -608,7 +608,7 @@ def test_nest(kernels, name: str) -> None:
 
 def test_sums_of_column_deviations_read_what_is_the_same_in_all_rows_once() -> None:
     """Four rows at a time, in front of which a column's mean and factor stand."""
-    target = Target.of("avx2", 2)
+    target = cpu("avx2", 2)
     body, buffers, _, _ = column_deviations(3, 261, 40)
     text = emit(case("deviations", [body.nest()], buffers, target).kernel, target)
     blocks = text.split("_rows = [&](int64 first, auto count) STEP {")[1:]
@@ -621,7 +621,7 @@ def test_sums_of_column_deviations_read_what_is_the_same_in_all_rows_once() -> N
 
 def test_failed_check(tmp_path: Path) -> None:
     """A check that fails gives its number, and what it guards is not read."""
-    target = Target.of("avx2" if "avx2" in ISAS else "plain", 2)
+    target = cpu("avx2" if "avx2" in ISAS else "plain", 2)
     body, buffers, inputs, _ = gather(11, 40, 19)
     inside, more, given, _ = gather_inside(9, 37)
     outer, inner = case("outer", [body.nest()], buffers, target), case("inner", [inside.nest()], more, target)

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from lamina.base.dtypes import DTYPES, torch_dtype
+from lamina.base.target import Target, cpu
 from lamina.ir.index import Axis, as_expr
 from lamina.ir.loops import Buffer, Compute, Equation, Load, Nest, Store
 from lamina.ir.ops import OPS, Op, result_dtype
 from lamina.runtime.toolchain import host_isa
-from lamina.schedule.target import Target
 from tests.codegen.harness import Case, both, build, case, dense
 
 FLOATS = ("float32", "float64", "bfloat16", "float16")
@@ -118,7 +118,7 @@ def defined_cast(source: torch.Tensor, name: str) -> torch.Tensor:
 
 @pytest.fixture(scope="module", params=ISAS)
 def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    target = Target.of(request.param, 2)
+    target = cpu(request.param, 2)
     cases = {d: make(d, target) for d in CASTS}
     return cases, build(list(cases.values()), target, Path(tmp_path_factory.mktemp(request.param)))
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from lamina.base.dtypes import torch_dtype
+from lamina.base.target import Target, cpu
 from lamina.ir.index import Axis, Expr, as_expr
 from lamina.ir.periodic import periodic
 from lamina.ir.stretches import jumps
 from lamina.runtime.toolchain import ISAS, host_isa
-from lamina.schedule.target import Target
 from tests.codegen.harness import Case, build, call, case, dense, interpret
 from tests.codegen.writer import Body
 
@@ -119,7 +119,7 @@ def _guarded(count: int, dtype: torch.dtype, first: bool) -> tuple[Tensor, mmap.
 
 @pytest.fixture(scope="module", params=HERE)
 def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
-    target = Target.of(request.param, 1)
+    target = cpu(request.param, 1)
     keys = [(name, kind) for kind, names in KINDS.items() for name in names]
     made = {key: _case(*key, number, target) for number, key in enumerate(keys)}
     return made, build(list(made.values()), target, Path(tmp_path_factory.mktemp(request.param)))

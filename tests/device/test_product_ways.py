@@ -12,9 +12,9 @@ import torch.nn.functional as F
 
 import lamina.schedule.gpu as chosen
 import lamina.schedule.gpu_space as space
+from lamina.base.target import Target
 from lamina.ir.loops import Nest
 from lamina.ir.plan import GpuSchedule
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.product_tiles import product_schedules
 from tests.device.test_products import check, randn
 
@@ -35,7 +35,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("needs sm_90")
 
-    def schedules(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> list[GpuSchedule]:
+    def schedules(nest: Nest, dtypes: Mapping[str, str], target: Target) -> list[GpuSchedule]:
         found = product_schedules(nest, dtypes, target)
         return [replace(s, stages=min(s.stages, 3), **WAYS[request.param]) for s in found[:1]]
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lamina.backends import cuda
+from lamina.base.target import Target
 from lamina.codegen.host_cuda import emit_cuda_host
 from lamina.ir.loops import LibraryCall
 from lamina.ir.plan import Plan
@@ -26,7 +27,6 @@ from lamina.lower.to_loops import lower
 from lamina.options import Options
 from lamina.runtime.cache import Cache
 from lamina.schedule.fuse import fuse
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memo import Memo
 from lamina.schedule.plan import make_plan
 from lamina.tuning.values import Policy, policy_of
@@ -74,7 +74,7 @@ def choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Alg
         monkeypatch.setattr(module, "loaded", lambda device: SimpleNamespace(version=130100))
     monkeypatch.setattr(clock, "is_capturing", lambda: False)
 
-    def make(figures: Mapping[str, float], target: GpuTarget = TARGET, policy: Policy = DEFAULT) -> AlgorithmChoice:
+    def make(figures: Mapping[str, float], target: Target = TARGET, policy: Policy = DEFAULT) -> AlgorithmChoice:
         monkeypatch.setattr(AlgorithmChoice, "samplers", clocked(figures))
         return AlgorithmChoice(0, target, Cache(tmp_path), policy)
 

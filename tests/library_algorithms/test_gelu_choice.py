@@ -8,14 +8,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph
 
+from lamina.base.target import nvidia
 from lamina.library_algorithms import clock, gelu_choice
 from lamina.library_algorithms.cublas_lt import Refused
 from lamina.library_algorithms.gelu_choice import GeluChoice
 from lamina.library_algorithms.gelu_operations import addmm_gelu, mm_gelu_backward
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.tuning.values import policy_of
 
-TARGET = GpuTarget("NVIDIA H200", 132, 90, 4250.0, 62914560)
+TARGET = nvidia("NVIDIA H200", 132, 90, 4250.0, 62914560)
 
 
 class Notes:

@@ -10,12 +10,12 @@ import torch
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
+from lamina.base.target import nvidia
 from lamina.ir.plan import Plan
 from lamina.peaks import Peaks
 from lamina.profiling import kernels
 from lamina.profiling.gpu import gpu_times
 from lamina.profiling.values import Profile
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from tests.report.programs import trained
 
@@ -25,7 +25,7 @@ PEAKS = Peaks(3e12, 800e12)
 @pytest.fixture(scope="module")
 def plans() -> list[Plan]:
     fused = [stage.value for stage in trained().stages if stage.name == "fuse"]
-    return [make_plan(one, GpuTarget()) for one in fused]
+    return [make_plan(one, nvidia()) for one in fused]
 
 
 def event(name: str, start: float, length: float, device: DeviceType = DeviceType.CUDA) -> Any:

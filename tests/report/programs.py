@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import lamina
+from lamina.base.target import nvidia
 from lamina.codegen.origins import triton_with_origins
 from lamina.codegen.triton.emit import emit
 from lamina.record import Record
 from lamina.schedule.fuse import Fused
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 
 
@@ -55,7 +55,7 @@ def trained_for_a_gpu() -> Record:
 
     No GPU is needed.
     """
-    record, target = trained(), GpuTarget()
+    record, target = trained(), nvidia()
     found = Record(record.name)
     for stage in record.stages:
         if isinstance(stage.value, Fused) and "_backward" not in stage.region:

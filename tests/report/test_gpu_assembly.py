@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lamina.base.target import nvidia
 from lamina.codegen.origins import triton_with_origins
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource
@@ -13,14 +14,13 @@ from lamina.report.gpu_assembly import add_gpu_assembly, ptx_listing, sass_listi
 from lamina.report.kernels import add_kernel
 from lamina.report.machine import cpu_needs, gpu_needs
 from lamina.report.texts import Texts
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from tests.report.programs import trained
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 def test_instructions_of_a_gpu_lead_to_statements_of_their_kernel() -> None:
-    target, texts = GpuTarget(), Texts()
+    target, texts = nvidia(), Texts()
     fused = next(stage.value for stage in trained().stages if stage.name == "fuse")
     plan = make_plan(fused, target)
     kernels = [kernel for kernel in plan.kernels if kernel.name.startswith(("gelu", "native_layer_norm"))][:2]

@@ -14,13 +14,13 @@ import torch
 from torch.fx import symbolic_trace
 
 import lamina
+from lamina.base.target import nvidia
 from lamina.codegen.triton.emit import emit
 from lamina.ir.plan import KernelCall
 from lamina.ir.work import Sizes
 from lamina.report.assembly import Assembler
 from lamina.report.document import document
 from lamina.report.reproducers import kernel_program, region_program
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from tests.processes import python
 from tests.report.programs import trained
@@ -67,7 +67,7 @@ def test_a_kernel_is_built_and_launched(report: dict[str, Any], tmp_path: Path) 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 def test_a_kernel_for_gpus_runs_in_the_interpreter_where_there_is_none(tmp_path: Path) -> None:
-    target = GpuTarget()
+    target = nvidia()
     plan = make_plan(next(stage.value for stage in trained().stages if stage.name == "fuse"), target)
     call = next(s for s in plan.steps if isinstance(s, KernelCall) and s.kernel.startswith("gelu"))
     source = emit(next(kernel for kernel in plan.kernels if kernel.name == call.kernel), target)

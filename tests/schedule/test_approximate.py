@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from lamina.base.target import nvidia
 from lamina.ir.loops import Compute
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from tests.lower.torch_private import traced
 
@@ -20,7 +20,7 @@ HALF = torch.bfloat16
 
 def approximated(function: Callable[..., Any], *args: torch.Tensor) -> list[bool]:
     """Of each kernel with a sigmoid, whether it may be approximate."""
-    plan = make_plan(fuse(lower(traced(function, args), "test")), GpuTarget())
+    plan = make_plan(fuse(lower(traced(function, args), "test")), nvidia())
     assert plan.library_count == 0
     return [
         kernel.schedules[0].approximate

@@ -14,6 +14,7 @@ import lamina.backends.cpu as cpu_backend
 from benchmarks import corpus
 from benchmarks.gpu_idle import H100
 from lamina.base.reasons import registered
+from lamina.base.target import cpu
 from lamina.ir.access import reads, writes
 from lamina.ir.loops import LoopProgram
 from lamina.ir.plan import KernelCall, Plan
@@ -23,7 +24,6 @@ from lamina.schedule import reasons
 from lamina.schedule.boundaries import boundaries
 from lamina.schedule.fuse import fuse
 from lamina.schedule.plan import make_plan
-from lamina.schedule.target import Target
 from tests.ir.examples import pointwise_chain, simple_plan
 
 PROGRAMS = [p for p in corpus.programs(2, 10_000) if not p.name.startswith("operator_") and p.name.endswith("training")]
@@ -70,7 +70,7 @@ def test_the_step_between_two_kernels_is_a_library_call() -> None:
         return torch.relu(torch.mm(torch.exp(x), w)) + torch.sum(x)
 
     program = lower(make_fx(function, tracing_mode="fake")(torch.randn(8, 8), torch.randn(8, 8)), "region")
-    told = boundaries(make_plan(fuse(program), Target()))
+    told = boundaries(make_plan(fuse(program), cpu()))
     assert reasons.LIBRARY_CALL.number in {b.reason.code for b in told if b.flow}
 
 

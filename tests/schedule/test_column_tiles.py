@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lamina.base.target import nvidia
 from lamina.ir.loops import Nest
 from lamina.schedule.column_tiles import COLUMNS, parts_of_columns, rows_of_tile
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.joined_axes import with_joined_axes
 from tests.schedule.test_gpu_split import cut, schedules
 
@@ -69,4 +69,4 @@ def test_statistics_are_read_in_tiles_of_wide_runs() -> None:
     (wide,) = [b.size for b in first.blocks if b.role == "grid" and b.size > 1]
     (tall,) = [b.size for b in first.blocks if b.role == "loop"]
     assert (first.kind, wide, tall) == ("columns", COLUMNS, 128)
-    assert GpuTarget().processors == PROCESSORS
+    assert nvidia().processors == PROCESSORS

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lamina.base.target import cpu
 from lamina.ir.plan import Kernel, Plan, Schedule
 from lamina.ir.plan_verify import verify_plan
 from lamina.lower.to_loops import lower
@@ -17,12 +18,11 @@ from lamina.schedule.cpu_space import MOST, Ranked, candidates, choose, label_of
 from lamina.schedule.flatten import flatten
 from lamina.schedule.fuse import fuse
 from lamina.schedule.plan import make_plan
-from lamina.schedule.target import Target
 from tests.codegen.harness import dense
 from tests.codegen.writer import Body
 from tests.lower.torch_private import traced
 
-TARGET = Target.of("avx2", 2)
+TARGET = cpu("avx2", 2)
 
 
 def planned(function: Callable[..., Any], *arguments: Tensor) -> tuple[Plan, Kernel]:

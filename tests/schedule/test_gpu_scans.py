@@ -10,23 +10,23 @@ import pytest
 import torch
 from torch import Tensor
 
+from lamina.base.target import Target, nvidia
 from lamina.ir.loops import LoopProgram, Nest, Scan
 from lamina.ir.loops_interp import run_program
 from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
 from lamina.schedule.gpu_split import spread
-from lamina.schedule.gpu_target import GpuTarget
 from tests.lower.torch_private import traced
 
-TARGET = GpuTarget(approximate=True)
+TARGET = nvidia(approximate=True)
 
 
 def on(program: LoopProgram, device: str) -> LoopProgram:
     return replace(program, buffers=tuple(replace(b, device=device) for b in program.buffers))
 
 
-def cut(function: Callable[..., Any], args: list[Tensor], target: GpuTarget = TARGET) -> LoopProgram:
+def cut(function: Callable[..., Any], args: list[Tensor], target: Target = TARGET) -> LoopProgram:
     """The fused program cut for a GPU, whose values are checked."""
     fused = fuse(on(lower(traced(function, args), "t"), "cuda:0")).program
     made, _ = spread(fused, target)
@@ -128,7 +128,7 @@ def test_a_scan_stays_whole(function: Callable[..., Any], shape: tuple[int, ...]
 
 
 def test_sums_of_floats_keep_eagers_order_where_that_is_asked_for() -> None:
-    exact = GpuTarget(approximate=False)
+    exact = nvidia(approximate=False)
     x = torch.rand(65536)
     fused = on(fuse(lower(traced(lambda x: (x.cumsum(0),), [x]), "t")).program, "cuda:0")
     made, decisions = spread(fused, exact)

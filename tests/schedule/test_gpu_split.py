@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from lamina.base.target import nvidia
 from lamina.ir.loops import Compute, Load, LoopProgram, Nest, Reduce
 from lamina.ir.loops_interp import run_program
 from lamina.ir.loops_verify import verify_program
@@ -18,7 +19,6 @@ from lamina.ir.plan import GpuSchedule
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import Fused, fuse
 from lamina.schedule.gpu_split import spread
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from tests.lower.torch_private import traced
 
@@ -32,7 +32,7 @@ def on(program: LoopProgram, device: str) -> LoopProgram:
 def cut(function: Callable[..., Any], args: list[torch.Tensor]) -> tuple[LoopProgram, LoopProgram]:
     """The fused program and the one cut for a GPU, whose values are checked."""
     fused = on(fuse(lower(traced(function, args), "t")).program, "cuda:0")
-    made, _ = spread(fused, GpuTarget())
+    made, _ = spread(fused, nvidia())
     verify_program(made)
     for got, want in zip(run_program(on(made, "cpu"), args), function(*args), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
@@ -54,7 +54,7 @@ def test_rows_over_images_give_enough_programs() -> None:
     join = made.steps[-1]
     assert isinstance(join, Nest)
     programs = [a.extent.const for a in join.axes]
-    assert programs[0] * programs[1] >= GpuTarget().processors
+    assert programs[0] * programs[1] >= nvidia().processors
 
 
 def test_sums_over_two_layouts_go_along_columns() -> None:
@@ -70,7 +70,7 @@ def test_sums_over_two_layouts_go_along_columns() -> None:
         return tuple(aten.native_batch_norm_backward(g, x, w, None, None, mean, scale, True, 1e-5, masks))
 
     fused, _ = cut(backward, [g, x, mean, scale, w])
-    plan = make_plan(Fused(fused, ()), GpuTarget())
+    plan = make_plan(Fused(fused, ()), nvidia())
     kinds = [schedule.kind for kernel in plan.kernels for schedule in kernel.schedules]
     assert "loops" not in kinds
     assert kinds.count("pointwise") == 1
@@ -124,7 +124,7 @@ def test_a_second_pass_reads_what_the_first_has_stored() -> None:
         g = aten.threshold_backward(first + second, y, 0)
         return (g, *aten.native_batch_norm_backward(g, x, w, None, None, mean, scale, True, 1e-5, [True] * 3))
 
-    fused, _ = spread(on(fuse(lower(traced(backward, [*tensors, *vectors]), "t")).program, "cuda:0"), GpuTarget())
+    fused, _ = spread(on(fuse(lower(traced(backward, [*tensors, *vectors]), "t")).program, "cuda:0"), nvidia())
     parts, *joins, rest = (s for s in fused.steps if isinstance(s, Nest))
     assert len(joins) == 1
     sources, first, last = set(fused.inputs[:3]), *({getattr(e, "buffer", None) for e in n.body} for n in (parts, rest))
@@ -147,7 +147,7 @@ def test_weights_wait_until_their_channel_is_summed() -> None:
 def schedules(function: Callable[..., Any], args: list[torch.Tensor]) -> list[GpuSchedule]:
     """Those of a GPU's kernels for the function."""
     program = on(fuse(lower(traced(function, args), "t")).program, "cuda:0")
-    plan = make_plan(Fused(program, ()), GpuTarget())
+    plan = make_plan(Fused(program, ()), nvidia())
     return [k.schedules[0] for k in plan.kernels if isinstance(k.schedules[0], GpuSchedule)]
 
 
@@ -179,7 +179,7 @@ def test_columns_of_wide_rows_are_summed_over_what_was_stored() -> None:
         return d, d.sum(0)
 
     program = lower(traced(backward, [g, p]), "t")
-    fused, _ = spread(on(fuse(program).program, "cuda:0"), GpuTarget())
+    fused, _ = spread(on(fuse(program).program, "cuda:0"), nvidia())
     columns = fused.steps[-1]
     assert isinstance(columns, Nest)
     assert not set(fused.inputs) & {e.buffer for e in columns.body if isinstance(e, Load)}
@@ -191,7 +191,7 @@ def test_parts_that_end_beyond_the_axis_say_where_they_come_from() -> None:
     """Bounds of a prime number of rows are computed for the reduction that is cut."""
     x = torch.randn(7, 3)
     fused = on(fuse(lower(traced(lambda x: (x.sum(1), x.amin()), [x]), "t")).program, "cuda:0")
-    made, _ = spread(fused, GpuTarget("small", 8))
+    made, _ = spread(fused, nvidia("small", 8))
     body = [eqn for step in made.steps if isinstance(step, Nest) for eqn in step.body]
     assert any(isinstance(eqn, Compute) and "inside_part" in eqn.ins for eqn in body)
     assert all(eqn.origin for eqn in body)
@@ -204,14 +204,14 @@ def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 def blocks_of(function: Callable[..., Any], *args: torch.Tensor) -> list[GpuSchedule]:
     """The schedules of the first nest of each kernel."""
     program = on(fuse(lower(traced(function, list(args)), "t")).program, "cuda:0")
-    plan = make_plan(Fused(program, ()), GpuTarget())
+    plan = make_plan(Fused(program, ()), nvidia())
     return [k.schedules[0] for k in plan.kernels if isinstance(k.schedules[0], GpuSchedule)]
 
 
 def parts_of(function: Callable[..., Any], *args: torch.Tensor) -> int:
     """Parts of the longest reduction of a program."""
     program = on(fuse(lower(traced(function, list(args)), "t")).program, "cuda:0")
-    first = spread(program, GpuTarget())[0].steps[0]
+    first = spread(program, nvidia())[0].steps[0]
     assert isinstance(first, Nest)
     return first.axes[0].extent.const
 
@@ -264,9 +264,9 @@ def test_short_columns_of_which_much_is_computed_are_shared() -> None:
 def test_rows_that_are_few_and_compute_much_are_shared() -> None:
     """77 rows are more than half as many as there are processors, and yet leave the others idle."""
     program = on(fuse(lower(traced(lambda x: (much(x).sum(1),), [meta(77, 42712)]), "t")).program, "cuda:0")
-    assert len(spread(program, GpuTarget())[0].steps) > 1
+    assert len(spread(program, nvidia())[0].steps) > 1
     plain = on(fuse(lower(traced(lambda x: ((x * 2).sum(1),), [meta(77, 42712)]), "t")).program, "cuda:0")
-    assert len(spread(plain, GpuTarget())[0].steps) == 1
+    assert len(spread(plain, nvidia())[0].steps) == 1
     torch.manual_seed(0)
     cut(lambda x: (much(x).sum(1),), [torch.randn(77, 4000)])
 
@@ -295,7 +295,7 @@ def test_axes_in_remainders_are_cut(reduced: Callable[[torch.Tensor], torch.Tens
     with FakeTensorMode():
         fakes = [torch.empty(70001, device="cuda")]
         fused = fuse(lower(traced(function, fakes), "t")).program
-    made, _ = spread(fused, GpuTarget())
+    made, _ = spread(fused, nvidia())
     verify_program(made)
     assert len(made.steps) == 2
     x = torch.randn(70001, generator=torch.Generator().manual_seed(0))
@@ -316,7 +316,7 @@ def test_small_tiles_of_short_columns_have_neighbours() -> None:
     x = torch.zeros(200000, 2, 3, device="meta")
     y, z = (torch.zeros(8, 2, 3136, 128, device="meta"), torch.zeros(8, 2, 128, 3136, device="meta").transpose(2, 3))
     for function, args in ((lambda x: ((x * 2).sum(1),), [x]), (lambda y, z: ((y + z).sum(1),), [y, z])):
-        plan = make_plan(Fused(on(fuse(lower(traced(function, args), "t")).program, "cuda:0"), ()), GpuTarget())
+        plan = make_plan(Fused(on(fuse(lower(traced(function, args), "t")).program, "cuda:0"), ()), nvidia())
         (schedule,) = (s for kernel in plan.kernels for s in kernel.schedules)
         assert isinstance(schedule, GpuSchedule)
         assert prod(b.size for b in schedule.blocks) >= 256
@@ -354,7 +354,7 @@ def test_a_transposed_operand_moves_no_axis_outwards() -> None:
     assert isinstance(first, Nest)
     reduced = {a for e in first.body if isinstance(e, Reduce) for a in e.axes}
     kept = [a.extent.const for a in first.axes if a.name not in reduced]
-    assert prod(kept) >= GpuTarget().processors
+    assert prod(kept) >= nvidia().processors
     assert 32 not in kept
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from lamina.base.target import nvidia
 from lamina.ir.plan import GpuSchedule
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from tests.lower.torch_private import traced
 
@@ -29,7 +29,7 @@ def test_rows_that_are_gathered_take_as_much_room_as_others(shared: int, stages:
     """Three tiles of 2 rows of 1024 halves, 12 KiB a stage, and 8 KiB for the reductions."""
     row, stats = torch.zeros(4096, 768, dtype=torch.bfloat16), torch.zeros(4096, 1)
     rest = (row, row, stats, torch.zeros(768, dtype=torch.bfloat16))
-    target = GpuTarget("small", 8, shared_bytes=shared)
+    target = nvidia("small", 8, shared_bytes=shared)
     for function, args in ((norm_backward, (row, *rest)), (of_gathered, (row, torch.zeros(4096).long(), *rest))):
         plan = make_plan(fuse(lower(traced(function, args), "test")), target)
         mixed = [s for k in plan.kernels for s in k.schedules if isinstance(s, GpuSchedule) and s.kind == "mixed"]
@@ -45,6 +45,6 @@ def test_long_rows_whose_columns_are_reduced_too_begin_with_small_tiles(
 ) -> None:
     row, stats = torch.zeros(4096, width, dtype=dtype), torch.zeros(4096, 1)
     args = (row, row, row, stats, torch.zeros(width, dtype=dtype))
-    plan = make_plan(fuse(lower(traced(norm_backward, args), "test")), GpuTarget())
+    plan = make_plan(fuse(lower(traced(norm_backward, args), "test")), nvidia())
     mixed = [s for k in plan.kernels for s in k.schedules if isinstance(s, GpuSchedule) and s.kind == "mixed"]
     assert [([b.size for b in s.blocks if b.role != "grid"], s.warps) for s in mixed] == [([rows, width], warps)]

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from lamina.base.target import nvidia
 from lamina.ir.loops import Nest
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
 from lamina.schedule.gpu_split import spread
-from lamina.schedule.gpu_target import GpuTarget
 from tests.lower.torch_private import traced
 from tests.schedule.test_gpu_split import blocks_of, meta, much, on
 
@@ -48,7 +48,7 @@ def test_parts_are_unequal_where_equal_ones_are_too_few() -> None:
     """3543 rows, 55 times, in three parts each: 165 programs on 132 processors."""
     x, w = meta(55, 3543, 63, dtype=F32), meta(55, 1, 1, dtype=F32)
     program = on(fuse(lower(traced(lambda x, w: ((x * w).sum((0, 1)),), [x, w]), "t")).program, "cuda:0")
-    first = spread(program, GpuTarget())[0].steps[0]
+    first = spread(program, nvidia())[0].steps[0]
     assert isinstance(first, Nest)
     assert [a.extent.const for a in first.axes] == [55, 10, 355, 63]
 

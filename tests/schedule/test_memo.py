@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.base.target import nvidia
 from lamina.ir.loops import LoopProgram
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import Fused, fuse
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memo import Memo
 from lamina.schedule.plan import make_plan
 from tests.lower.torch_private import traced
@@ -32,7 +32,7 @@ def program() -> LoopProgram:
 
 
 def test_plans_do_not_depend_on_earlier_ones() -> None:
-    fused, target, memo = Fused(program(), ()), GpuTarget(), Memo()
+    fused, target, memo = Fused(program(), ()), nvidia(), Memo()
     names = [d.subject[0] for d in make_plan(fused, target).decisions if d.kind == "product"]
     assert len(names) == 2
     seen = []

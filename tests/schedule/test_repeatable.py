@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from lamina.base.target import cpu
 from lamina.codegen.cpp.emit import emit
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
 from lamina.schedule.plan import make_plan
-from lamina.schedule.target import Target
 
 
 def _step(x, w, b, w1, b1, w2, mask, table, ids):
@@ -35,7 +35,7 @@ def kernel_texts() -> str:
     w, b, w1, b1, w2, table = (torch.randn(*s, requires_grad=True) for s in shapes)
     mask, ids = torch.ones(16, 16, dtype=torch.bool).triu(1), torch.randint(0, 32, (4, 16))
     gm = make_fx(_step, tracing_mode="fake")(torch.randn(4, 16, 32), w, b, w1, b1, w2, mask, table, ids)
-    target = Target.of("avx2", 2)
+    target = cpu("avx2", 2)
     return "\n".join(f"{k.name}\n{emit(k, target)}" for k in make_plan(fuse(lower(gm, "test")), target).kernels)
 
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import lamina
+from lamina.base.target import cpu
 from lamina.ir.plan import Schedule
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
 from lamina.schedule.plan import make_plan
-from lamina.schedule.target import Target
 from lamina.testing import judge
 
 Program = Callable[..., Any]
@@ -207,7 +207,7 @@ def test_gradients_of_the_elements_of_a_row_are_one_kernel(picked: Any) -> None:
         return torch.autograd.grad(a.sigmoid() * b.tanh(), x, g)
 
     gm = make_fx(backward, tracing_mode="fake")(torch.randn(40, 1000, 2), torch.randn(40, 1000))
-    plan = make_plan(fuse(lower(gm, "test")), Target.of("avx512", 1))
+    plan = make_plan(fuse(lower(gm, "test")), cpu("avx512", 1))
     assert len(plan.steps) == 1
 
 
@@ -219,7 +219,7 @@ def test_an_axis_of_two_is_not_chosen_for_vectors_before_a_long_one() -> None:
 
     images = [torch.randn(2, 4, 96, 96) for _ in range(3)]
     gm = make_fx(backward, tracing_mode="fake")(torch.randn(2, 16, 48, 48), *images)
-    plan = make_plan(fuse(lower(gm, "test")), Target.of("avx512", 1))
+    plan = make_plan(fuse(lower(gm, "test")), cpu("avx512", 1))
     ((schedule,),) = [k.schedules for k in plan.kernels]
     assert isinstance(schedule, Schedule)
     assert schedule.vector is not None
@@ -275,7 +275,7 @@ def test_the_first_of_equals_and_the_first_that_is_no_number(name: str, dtype: t
 @pytest.mark.parametrize(("isa", "axes"), [("avx512", 1), ("avx2", 2)])
 def test_longer_axes_are_unrolled_for_wide_vectors(isa: str, axes: int) -> None:
     gm = make_fx(lambda x: (x * 0.5).softmax(-1), tracing_mode="fake")(torch.randn(5000, 6))
-    plan = make_plan(fuse(lower(gm, "test")), Target.of(isa, 1))
+    plan = make_plan(fuse(lower(gm, "test")), cpu(isa, 1))
     ((nest,),) = [k.nests for k in plan.kernels]
     assert len(nest.axes) == axes
 
@@ -289,7 +289,7 @@ def test_a_row_that_is_a_part_of_a_larger_one_is_unrolled_where_much_is_computed
 
     for function, axes in ((cheap, 2), (costly, 1)):
         gm = make_fx(function, tracing_mode="fake")(torch.randn(5000, 3))
-        plan = make_plan(fuse(lower(gm, "test")), Target.of("avx512", 1))
+        plan = make_plan(fuse(lower(gm, "test")), cpu("avx512", 1))
         ((nest,),) = [k.nests for k in plan.kernels]
         assert len(nest.axes) == axes
 
@@ -298,7 +298,7 @@ def test_a_row_that_is_a_part_of_a_larger_one_is_unrolled_where_much_is_computed
 def test_sums_of_a_few_columns_are_made_for_rows_side_by_side(numerics: str, columns: list[int]) -> None:
     gm = make_fx(lambda x, y: ((x * y).exp().sum(0), x + y), tracing_mode="fake")(*torch.randn(2, 35100, 5))
     program = fuse(lower(gm, "test"), numerics).program
-    plan = make_plan(fuse(lower(gm, "test"), numerics), Target.of("avx512", 1))
+    plan = make_plan(fuse(lower(gm, "test"), numerics), cpu("avx512", 1))
     assert len(program.steps) == len(columns)
     assert [int(k.nests[0].axes[-1].extent.const) for k in plan.kernels] == columns
 
@@ -345,7 +345,7 @@ def test_such_sums_are_as_exact_as_eager(case: str, dtype: torch.dtype) -> None:
 def test_values_that_are_repeated_are_computed_once() -> None:
     """Only stores run along the axis: each is written out."""
     gm = make_fx(lambda x: x.exp().repeat_interleave(3, 1), tracing_mode="fake")(torch.randn(50, 40, 27))
-    plan = make_plan(fuse(lower(gm, "test")), Target.of("avx512", 1))
+    plan = make_plan(fuse(lower(gm, "test")), cpu("avx512", 1))
     ((nest,),) = [k.nests for k in plan.kernels]
     names = [type(e).__name__ for e in nest.body]
     assert names.count("Compute") == 1

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from lamina.base.target import Target, cpu
 from lamina.ir.loops import Buffer
 from lamina.ir.plan import Schedule
 from lamina.schedule.cpu_space import candidates, choose
 from lamina.schedule.flatten import flatten
-from lamina.schedule.target import Target
 from tests.codegen.harness import dense
 from tests.codegen.writer import Body
 
-TARGET = Target.of("avx2", 2)
+TARGET = cpu("avx2", 2)
 
 
 def chosen(body: Body, *buffers: Buffer, target: Target = TARGET) -> Schedule:
@@ -85,7 +85,7 @@ def test_a_row_beyond_the_cache_is_computed_again() -> None:
 def test_softmax_down_the_columns_shares_blocks_of_columns() -> None:
     schedule = softmax(500, 640, 0)
     assert (schedule.kind, schedule.vector) == ("columns", "i1")
-    assert dict(schedule.tile)["i1"] * TARGET.threads <= 640 + 64
+    assert dict(schedule.tile)["i1"] * TARGET.processors <= 640 + 64
 
 
 def test_transposed_operands_are_tiled() -> None:
@@ -123,7 +123,7 @@ def test_overlapping_windows_are_not_shared() -> None:
 
 
 def test_no_vectors_without_registers() -> None:
-    assert reduction((64, 500), (1,), Target.of("plain", 2)).vector is None
+    assert reduction((64, 500), (1,), cpu("plain", 2)).vector is None
 
 
 def test_unsigned_words_are_computed_one_by_one() -> None:
@@ -137,7 +137,7 @@ def costly_softmax(shape: tuple[int, int], dim: int, op: str) -> Schedule:
     x = b.op(op, b.load("X", *b.at))
     b.store("Y", b.at, b.op("sub", x, b.reduce("max", x, dim)))
     x, y = (dense(name, "float32", shape) for name in "XY")
-    return chosen(b, x, y, target=Target.of("avx2", 1))
+    return chosen(b, x, y, target=cpu("avx2", 1))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from torch.fx import Graph, GraphModule
 
 from lamina.backends import cuda_region
 from lamina.base import recovery
+from lamina.base.target import Target
 from lamina.codegen.host_cuda import CudaHost
 from lamina.errors import StageFailed
 from lamina.ir.plan import Block, GpuSchedule, Kernel, Plan
@@ -31,7 +32,6 @@ from lamina.runtime.cache import Cache
 from lamina.runtime.cuda_driver import CudaKernel
 from lamina.runtime.triton_build import Cubin, TritonBuild, TritonUnit
 from lamina.runtime.triton_pool import TooMuchShared, TritonError
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.tuning.cuda import RegionTuning
 from lamina.tuning.cuda_trials import Trials, triton_unit
 from lamina.tuning.measure import Sampler
@@ -103,7 +103,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tuning(tmp_path: Path) -> Callable[..., RegionTuning]:
-    def make(plan: Plan | None = None, target: GpuTarget = TARGET, policy: Policy = ALL) -> RegionTuning:
+    def make(plan: Plan | None = None, target: Target = TARGET, policy: Policy = ALL) -> RegionTuning:
         return RegionTuning(plan or plan_of(), target, 0, Cache(tmp_path), policy)
 
     return make

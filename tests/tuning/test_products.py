@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from lamina.base.target import nvidia
 from lamina.ir.index import as_expr
 from lamina.ir.loops import BufferView, LibraryCall, LoopProgram
 from lamina.ir.plan import KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.runtime.cache import Cache
 from lamina.schedule.fuse import Fused
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memo import Memo, ProductEstimate
 from lamina.schedule.plan import make_plan
 from lamina.tuning.cuda import RegionTuning
@@ -27,7 +27,7 @@ from tests.tuning.test_cuda import ALL, FakeBench, FakeDriver, bench, built
 
 assert bench  # a fixture
 
-TARGET = GpuTarget()
+TARGET = nvidia()
 
 
 def program(kept: bool) -> LoopProgram:

@@ -25,6 +25,7 @@ from lamina.backends.regions import (
     warn_once,
 )
 from lamina.base.decision import Decision
+from lamina.base.machine_target import target_of
 from lamina.base.plurals import counted
 from lamina.base.recipes import made_of
 from lamina.base.recovery import recover
@@ -48,7 +49,6 @@ from lamina.runtime.toolchain import host_isa
 from lamina.schedule.errors import repeatable
 from lamina.schedule.fuse import Fused
 from lamina.schedule.plan import make_plan
-from lamina.schedule.target import Target
 from lamina.tuning.cpu import CpuTuning
 from lamina.tuning.reasons import NOT_BUILT
 from lamina.tuning.values import policy_of
@@ -72,7 +72,7 @@ class CpuBackend:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.isa = host_isa() if options.simd == "auto" else options.simd
-        self.target = Target.of(self.isa, torch.get_num_threads())
+        self.target = target_of(torch.device("cpu"), isa=self.isa)
         self.cache = open_cache(options)
 
     def plan(self, fused: Fused, gm: GraphModule, record: Record) -> Plan:

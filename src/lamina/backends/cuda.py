@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 
+import torch
 from torch.fx import GraphModule
 
 from lamina.backends.cuda_builder import GpuBuilder
 from lamina.backends.cuda_region import CudaRegion
 from lamina.backends.device import LoadedPlan
-from lamina.backends.gpu_properties import gpu_target
 from lamina.backends.regions import (
     Boxed,
     build_threads,
@@ -22,6 +22,7 @@ from lamina.backends.regions import (
 )
 from lamina.backends.written_plans import written_plan
 from lamina.base.decision import Decision
+from lamina.base.machine_target import target_of
 from lamina.codegen.host_cuda import CudaHost
 from lamina.ir.loops import Buffer, storage_bytes
 from lamina.ir.plan import Plan
@@ -62,7 +63,7 @@ class CudaBackend:
         if find_spec("triton") is None:
             raise TritonError("Triton is not installed", remedy="pip install 'lamina[gpu]'")
         self.options, self.device = options, device
-        self.target = gpu_target(device, options.numerics == "fast")
+        self.target = target_of(torch.device("cuda", device), approximate=options.numerics == "fast")
         self.cache = open_cache(options)
         self.policy = policy_of(options.mode)
         self.builder = GpuBuilder(options, device, self.target, self.cache)

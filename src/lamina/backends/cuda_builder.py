@@ -10,13 +10,13 @@ from lamina.backends.regions import (
     chosen_compiler,
     progress_printer,
 )
+from lamina.base.target import Target
 from lamina.options import Options
 from lamina.runtime.cache import Cache
 from lamina.runtime.cuda_driver import Driver, make_launcher
 from lamina.runtime.toolchain import Compiler
 from lamina.runtime.triton_build import TritonBuild, TritonUnit, build_triton
 from lamina.runtime.triton_pool import compiler_pool
-from lamina.schedule.gpu_target import GpuTarget
 
 __all__ = ["GpuBuilder"]
 
@@ -24,7 +24,7 @@ __all__ = ["GpuBuilder"]
 class GpuBuilder:
     """Builds kernels for one GPU with some options; ``launching`` gives what loads them, once there is a launcher."""
 
-    def __init__(self, options: Options, device: int, target: GpuTarget, cache: Cache) -> None:
+    def __init__(self, options: Options, device: int, target: Target, cache: Cache) -> None:
         self.options, self.device, self.target, self.cache = options, device, target, cache
         compiler_pool(options.jobs).start()
         self.launching = build_threads().submit(_driver, options.cxx, cache)
@@ -39,7 +39,7 @@ class GpuBuilder:
         return build_triton(
             units,
             patience=patience,
-            capability=self.target.capability,
+            capability=self.target.architecture,
             cache=self.cache,
             pool=partial(compiler_pool, self.options.jobs),
             on_progress=progress_printer(region, "kernels") if self.options.progress else None,

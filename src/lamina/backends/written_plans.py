@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from lamina.base.reasons import Reason
+from lamina.base.target import Target
 from lamina.codegen.triton.emit import emit
 from lamina.ir.plan import Kernel, KernelCall, Plan
 from lamina.schedule.fuse import Fused
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memo import Memo
 from lamina.schedule.plan import make_plan
 from lamina.schedule.plan_times import total_us, waits
@@ -18,7 +18,7 @@ from lamina.schedule.work_reasons import REDUCTIONS_APART, REDUCTIONS_FASTER_APA
 __all__ = ["written_plan"]
 
 
-def written_plan(fused: Fused, target: GpuTarget, products: Mapping[str, bool] | None, memo: Memo) -> Plan:
+def written_plan(fused: Fused, target: Target, products: Mapping[str, bool] | None, memo: Memo) -> Plan:
     """``make_plan``, but for kernels that reduce over several sets of axes and cannot be written, or are expected to
     take much longer than one for each set.
 
@@ -44,14 +44,14 @@ def _nests(plan: Plan, kernels: Collection[str], reason: Reason) -> dict[str, Re
     return dict.fromkeys((nest.name for step in steps for nest in step.nests), reason)
 
 
-def _is_faster(plan: Plan, other: Plan, target: GpuTarget) -> bool:
+def _is_faster(plan: Plan, other: Plan, target: Target) -> bool:
     """Whether the kernels that only the ``other`` plan has take half as long as those that only this one has."""
     ours, theirs = ({k.name for k in one.kernels} for one in (plan, other))
     before, after = total_us(plan, ours - theirs, target), total_us(other, theirs - ours, target)
     return before is not None and after is not None and after < before / 2
 
 
-def _is_written(kernel: Kernel, target: GpuTarget, memo: Memo) -> bool:
+def _is_written(kernel: Kernel, target: Target, memo: Memo) -> bool:
     def written() -> bool:
         try:
             emit(kernel, target)

@@ -20,10 +20,10 @@ from torch.nn import Parameter
 from lamina.aot.cost import CostModel, bytes_of, class_of
 from lamina.aot.draws import draws_numbers
 from lamina.aot.torch_private import is_torch_function, switches_state
-from lamina.backends.gpu_properties import gpu_target
 from lamina.base.aliasing import tensors_written
 from lamina.base.captured import argument, example, memory, tensors
 from lamina.base.devices import kind_of
+from lamina.base.machine_target import target_of
 from lamina.base.region_names import is_backward
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import is_fake
@@ -273,7 +273,7 @@ def estimate_of(subject: Subject, plans: Iterable[Plan]) -> Estimate:
 def _speed(device: torch.device, moved: int) -> float:
     """Bytes that a kernel is expected to move in a second."""
     if kind_of(device).queued:
-        return 1e9 * gpu_target(device.index or 0, True).copy_gbs
+        return 1e9 * target_of(device).copy_gbs
     return _CORE * (min(torch.get_num_threads(), _MOST_CORES) if moved >= _SHARED else 1)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
 from lamina.base.dtypes import torch_dtype
+from lamina.base.target import Target
 from lamina.ir.index import Expr
 from lamina.ir.loops import Buffer, BufferView, LibraryCall
 from lamina.ir.plan import Plan
@@ -28,7 +29,6 @@ from lamina.library_algorithms.cublas_products import multiply
 from lamina.library_algorithms.product_operations import CHOSEN
 from lamina.library_algorithms.reasons import ALGORITHM
 from lamina.runtime.cache import Cache, digest
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.products import library_us
 from lamina.tuning.choose import guess, measured, remembered
 from lamina.tuning.cuda_bench import require_memory
@@ -82,7 +82,7 @@ class AlgorithmChoice:
     The answer to a question stays the same for the region, so that plans of it can be told apart by what they do.
     """
 
-    def __init__(self, device: int, target: GpuTarget, cache: Cache, policy: Policy) -> None:
+    def __init__(self, device: int, target: Target, cache: Cache, policy: Policy) -> None:
         self.device, self.target, self.cache = device, target, cache
         self.least = _LEAST if policy.doubt < float("inf") else _LEAST_THOROUGH
         self.policy = replace(policy, candidates=ALGORITHMS + 1, tie=_CLEARLY)

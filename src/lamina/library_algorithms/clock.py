@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lamina.base.target import Target
 from lamina.library_algorithms.cublas_lt import Refused, loaded
 from lamina.runtime.torch_private import is_capturing
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.tuning.cuda_bench import times
 from lamina.tuning.measure import Sampler
 
@@ -42,7 +42,7 @@ def _restricted() -> bool:
     return any(allows is not True for allows in allowed) or bool(getattr(flags, "allow_fp16_accumulation", False))
 
 
-def flush_bytes(target: GpuTarget) -> int:
+def flush_bytes(target: Target) -> int:
     """Bytes to write over before each run."""
     return _FLUSH * target.l2_bytes
 

@@ -15,12 +15,12 @@ from torch.fx import Node
 
 from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
+from lamina.base.target import Target
 from lamina.library_algorithms.clock import flush_bytes, sampler, unasked
 from lamina.library_algorithms.cublas_lt import ALGORITHMS, backward, forward, loaded
 from lamina.library_algorithms.gelu_operations import addmm_gelu
 from lamina.library_algorithms.reasons import ALGORITHM
 from lamina.runtime.cache import Cache, digest
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.tuning.choose import guess, measured, remembered
 from lamina.tuning.cuda_bench import require_memory
 from lamina.tuning.measure import Sampler
@@ -43,7 +43,7 @@ class GeluChoice:
     """Answers ``gelu_rewrite.py`` for one GPU; ``note`` is told of each answer."""
 
     def __init__(
-        self, device: int, target: GpuTarget, cache: Cache, policy: Policy, note: Callable[[Decision], None]
+        self, device: int, target: Target, cache: Cache, policy: Policy, note: Callable[[Decision], None]
     ) -> None:
         self.device, self.target, self.cache, self.policy, self.note = device, target, cache, policy, note
 

@@ -10,6 +10,8 @@ from torch.fx import Node
 
 from lamina.base.devices import kind_of
 from lamina.base.dtypes import DTYPES, dtype_of
+from lamina.base.machine_target import target_of
+from lamina.base.target import BYTE_FLOATS
 from lamina.ir.index import Expr, as_expr
 from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, Source, Step, Store
 from lamina.lower.builder import NestBuilder, Scalar, Value, opmath
@@ -167,7 +169,7 @@ class Lowering:
         kind = kind_of(device)
         if not kind.queued:
             return kind.host
-        return not torch.cuda.is_available() or torch.cuda.get_device_capability(device) >= (8, 9)
+        return not torch.cuda.is_available() or target_of(device).has(BYTE_FLOATS)
 
     def promoted(self, *values: Any) -> str:
         """The dtype torch promotes these FX arguments (nodes or numbers) to, before any opmath."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from lamina.base.target import Target
 from lamina.ir.access import views
 from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Equation, LibraryCall, Load, Nest, Step, Store, axes_of, axes_of_values
 from lamina.ir.stretches import jumps
-from lamina.schedule.target import Target
 
 __all__ = ["additions", "gathers", "in_stretches", "loaded", "stored"]
 

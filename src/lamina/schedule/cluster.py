@@ -10,18 +10,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lamina.base.dtypes import DTYPES
+from lamina.base.target import CLUSTERS, Target
 from lamina.ir.index import Expr, Loaded, as_expr, prod
 from lamina.ir.loops import Check, Load, Nest, Random, Reduce, Scan, Store, defined, operands
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.gpu_cost import phases
-from lamina.schedule.gpu_target import GpuTarget
 
 __all__ = ["MOST_PROGRAMS", "joined", "reread", "shared_loop", "shared_rows"]
 
 MOST_PROGRAMS = 8
 """Programs of a cluster that every GPU with clusters can run."""
-_CLUSTERS = 90
-"""Compute capability times ten from which programs form clusters."""
 _TILES = (8192, 16384, 32768)
 """Points of a program's tile: a smaller one lets other programs of the multiprocessor work while it waits."""
 _LOOP_TILE = 16384
@@ -34,7 +32,7 @@ _JOINED = ("sum", "max", "min", "welford")
 
 
 def shared_rows(
-    nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, found: GpuSchedule, extents: Mapping[str, int]
+    nest: Nest, dtypes: Mapping[str, str], target: Target, found: GpuSchedule, extents: Mapping[str, int]
 ) -> GpuSchedule | None:
     """``found``, which goes over rows in tiles more than once, with a cluster of programs for each row instead.
 
@@ -43,7 +41,7 @@ def shared_rows(
     """
     loops = [b for b in found.blocks if b.role == "loop"]
     apart = [b for b in found.blocks if b.role != "loop"]
-    if target.capability < _CLUSTERS or found.kind != "loops" or len(loops) != 1 or loops[0] is not found.blocks[-1]:
+    if not target.has(CLUSTERS) or found.kind != "loops" or len(loops) != 1 or loops[0] is not found.blocks[-1]:
         return None
     if any(b.role != "grid" or b.size != 1 for b in apart) or not joined(nest, set(loops[0].axes)):
         return None
@@ -64,7 +62,7 @@ def shared_rows(
 
 
 def shared_loop(
-    nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, found: GpuSchedule, extents: Mapping[str, int]
+    nest: Nest, dtypes: Mapping[str, str], target: Target, found: GpuSchedule, extents: Mapping[str, int]
 ) -> GpuSchedule | None:
     """``found``, which goes over rows in tiles more than once, with the loop of each row shared by a cluster.
 
@@ -73,7 +71,7 @@ def shared_loop(
     """
     loops = [b for b in found.blocks if b.role == "loop"]
     apart = [b for b in found.blocks if b.role != "loop"]
-    if target.capability < _CLUSTERS or found.kind != "loops" or found.peel or len(loops) != 1:
+    if not target.has(CLUSTERS) or found.kind != "loops" or found.peel or len(loops) != 1:
         return None
     (loop,) = loops
     if any(b.role != "grid" or b.size != 1 for b in apart) or not joined(nest, set(loop.axes)):

@@ -21,9 +21,9 @@ from lamina.base.reasons import Reason
 from lamina.ir.index import Axis, Expr, Loaded, as_expr, prod
 from lamina.ir.loops import Buffer, Load, Nest, Reduce, Store, axes_of_values
 from lamina.schedule import reasons
+from lamina.schedule.lanes import LANES
 from lamina.schedule.memory_orders import long_runs
 from lamina.schedule.nest_parts import FEW, LEAST_POINTS, dense_buffer
-from lamina.schedule.target import LANES
 
 __all__ = ["copy_operands"]
 

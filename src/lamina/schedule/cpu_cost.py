@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from lamina.base.dtypes import DTYPES
+from lamina.base.target import Target
 from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Compute, Load, Nest, Random, Reduce, Scan, Store, axes_of_values, operands
 from lamina.ir.ops import OPS
 from lamina.ir.periodic import Periodic, periodic
 from lamina.ir.plan import Schedule, furthest, most_turns
 from lamina.schedule.accesses import in_stretches
-from lamina.schedule.target import Target
 from lamina.schedule.tile import Chooser
 
 __all__ = ["CostModel"]
@@ -78,7 +78,8 @@ class CostModel:
         alone = 1 if team == 1 else 1 / team
         memory = moved / min(team, _SHARED) if sum(self.bytes.values()) > self.target.llc_bytes else moved * alone
         busy *= alone
-        joined = _START if self.target.threads > 1 and points >= schedule.parallel and self.units(schedule) > 1 else 0.0
+        several = self.target.processors > 1 and self.units(schedule) > 1
+        joined = _START if several and points >= schedule.parallel else 0.0
         if schedule.kind == "mixed":
             joined += team * self.points(frozenset(schedule.inner) - self.reduced) / 2
         return (max(busy, memory) + _OVERLAP * min(busy, memory) + joined) / 1000
@@ -94,7 +95,7 @@ class CostModel:
 
     def threads(self, schedule: Schedule) -> float:
         """How many times as fast the threads are as one."""
-        units, most = self.units(schedule), self.target.threads
+        units, most = self.units(schedule), self.target.processors
         if most == 1 or units == 1 or self.points(frozenset(self.lengths)) < schedule.parallel:
             return 1.0
         return units / -(-units // most)
@@ -257,7 +258,7 @@ class CostModel:
         """Bytes in a nanosecond that a core gets; of twice as many as a cache holds, none are left in it."""
         every = sum(self.bytes.values())
         found = 1 / _SPEED["memory"]
-        for where, held in (("llc", self.target.llc_bytes), ("l2", self.target.l2_bytes * self.target.threads)):
+        for where, held in (("llc", self.target.llc_bytes), ("l2", self.target.l2_bytes * self.target.processors)):
             left = min(max(2 - every / held, 0.0), 1.0)
             found = left / _SPEED[where] + (1 - left) * found
         return 1 / found

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from lamina.base.dtypes import DTYPES
+from lamina.base.target import Target
 from lamina.ir.loops import Load, Nest, Reduce, Scan, Store, operands
 from lamina.ir.plan import Schedule
 from lamina.schedule.cpu_cost import CostModel
 from lamina.schedule.gpu_facts import guess
-from lamina.schedule.target import Target
 from lamina.schedule.tile import Chooser
 
 __all__ = ["MOST", "Ranked", "candidates", "choose", "label_of", "on_one_thread"]
@@ -221,7 +221,7 @@ class _Space:
                 yield replace(base, kept=kept)
         if base.kind == "rows" and base.outer and self.chooser.phases() > 1:
             yield replace(base, prefetch=not base.prefetch)
-        if (free or base.kind != "mixed") and self.target.threads > 1 and base.kind != "serial":
+        if (free or base.kind != "mixed") and self.target.processors > 1 and base.kind != "serial":
             if base.parallel <= self.total <= _FEW * base.parallel or (
                 base == self.first and base.parallel <= self.total
             ):

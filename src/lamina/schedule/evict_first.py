@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lamina.base.dtypes import DTYPES
+from lamina.base.target import Target
 from lamina.ir.index import Loaded
 from lamina.ir.loops import Load, Nest, Reduce, Scan, Store
 from lamina.ir.plan import GpuSchedule
-from lamina.schedule.gpu_target import GpuTarget
 
 __all__ = ["evict_first"]
 
@@ -21,7 +21,7 @@ _WIDEST = 8192
 
 
 def evict_first(
-    nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, found: GpuSchedule, extents: Mapping[str, int]
+    nest: Nest, dtypes: Mapping[str, str], target: Target, found: GpuSchedule, extents: Mapping[str, int]
 ) -> GpuSchedule:
     """``found`` with its reads marked as the first to leave the cache, where nothing of them is wanted again.
 

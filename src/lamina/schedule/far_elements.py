@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from math import prod
 
+from lamina.base.target import Target
 from lamina.ir.index import Axis, Loaded
 from lamina.ir.loops import Compute, Equation, Load, Nest, Reduce, Scan, Store
 from lamina.ir.ops import OPS
 from lamina.ir.plan import furthest
+from lamina.schedule.lanes import LANES
 from lamina.schedule.nest_parts import FEW
-from lamina.schedule.target import LANES, Target
 
 __all__ = ["far_and_again", "far_axis"]
 

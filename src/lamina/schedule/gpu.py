@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from lamina.base.dtypes import DTYPES
+from lamina.base.target import Target
 from lamina.ir.loops import Load, Nest, Random, Reduce, Store
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.cluster import shared_loop
@@ -30,7 +31,6 @@ from lamina.schedule.gpu_facts import (
 from lamina.schedule.gpu_in_common import apart_in_common, rows_in_common, whole_accesses
 from lamina.schedule.gpu_reductions import Reductions
 from lamina.schedule.gpu_refine import REGISTERS, refined
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_work import computes_at_points
 from lamina.schedule.product_tiles import product_schedules
 
@@ -61,7 +61,7 @@ _SCRATCH = 8192
 
 
 def choose(
-    nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, alone: bool = False, by_rules: bool = False
+    nest: Nest, dtypes: Mapping[str, str], target: Target, alone: bool = False, by_rules: bool = False
 ) -> GpuSchedule:
     """The schedule to use when nothing is measured. ``dtypes`` gives each flat buffer's element type.
 
@@ -85,7 +85,7 @@ def choose(
 
 
 def _with_room(
-    nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, found: GpuSchedule, extents: Mapping[str, int]
+    nest: Nest, dtypes: Mapping[str, str], target: Target, found: GpuSchedule, extents: Mapping[str, int]
 ) -> GpuSchedule:
     """``found`` with shorter tiles where a loop down columns of 32-bit numbers computes much and takes the registers
     or shared memory that other programs would have: they are what works while one waits.
@@ -137,7 +137,7 @@ def _filled_sides(lengths: list[int], sides: list[int], nbytes: int) -> tuple[li
     return found, max(1, 512 // (found[0] * found[1])) if found != sides else 1
 
 
-def small_tile(total: int, target: GpuTarget) -> int | None:
+def small_tile(total: int, target: Target) -> int | None:
     """Points of an elementwise tile of which ``total`` points make two for each processor; ``None`` for many points."""
     points = max(_SMALLEST, power(total // target.processors // 2))
     return points if points < _LARGEST else None
@@ -151,7 +151,7 @@ def in_small_tiles(schedule: GpuSchedule, points: int) -> GpuSchedule:
     return replace(schedule, blocks=(replace(block, size=points),), warps=warps_for(points, 8))
 
 
-def fitter(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> Callable[[GpuSchedule], GpuSchedule]:
+def fitter(nest: Nest, dtypes: Mapping[str, str], target: Target) -> Callable[[GpuSchedule], GpuSchedule]:
     """Gives schedules of the nest as many stages as shared memory holds."""
     return _Chooser(nest, dtypes, target).fitting
 

@@ -15,12 +15,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
+from lamina.base.target import Target
 from lamina.ir.index import Expr, Loaded
 from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.ir.predicated import predicated_branches
 from lamina.ir.use_def import UseDef
-from lamina.schedule.gpu_target import GpuTarget
 
 __all__ = ["Cost", "CostModel", "ends_of_phases", "phases"]
 
@@ -28,12 +28,6 @@ _LATENCY = 1.5
 """Microseconds from asking memory for something to having it, while everybody asks."""
 _SYNC = 0.1
 """What each reduction inside a program adds, as a share of the latency."""
-_REGISTERS = 65536
-"""Registers of 32 bits of a multiprocessor (NVIDIA, since Kepler)."""
-_THREADS = 2048
-"""Threads that a multiprocessor holds at once (sm_80 and sm_90); fewer on other GPUs make the estimate too low."""
-_PROGRAMS = 32
-"""Programs that a multiprocessor holds at once (sm_80 and sm_90)."""
 _BASE = 29
 """Registers of a thread beside the tile's values."""
 _HELD = {"pointwise": 0.3, "rows": 0.4, "columns": 0.55, "loops": 0.6, "scan": 0.9}
@@ -80,7 +74,7 @@ class CostModel:
 
     latency = _LATENCY
 
-    def __init__(self, nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, extents: Mapping[str, int]) -> None:
+    def __init__(self, nest: Nest, dtypes: Mapping[str, str], target: Target, extents: Mapping[str, int]) -> None:
         self.nest, self.target, self.extents = nest, target, extents
         self.values = axes_of_values(nest)
         self.syncs = sum(isinstance(e, Reduce | Scan) for e in nest.body)
@@ -120,11 +114,13 @@ class CostModel:
         loads = max(loads, 32)
         threads = 32 * schedule.warps
         wanted = _BASE + int(_HELD.get(schedule.kind, 1.0) * self.registers(schedule, threads))
-        most = min(255, _REGISTERS // threads // 8 * 8)
+        most = min(255, target.registers // threads // 8 * 8)
         held = min(-(-wanted // 8) * 8, most)
         looped = any(b.role == "loop" for b in schedule.blocks)
         ahead = max(schedule.stages - 1, 1) if looped else 1
-        resident = min(_THREADS // threads, _REGISTERS // (held * threads), _PROGRAMS)
+        resident = min(
+            target.resident_threads // threads, target.registers // (held * threads), target.resident_programs
+        )
         if looped and schedule.stages > 1:
             resident = min(resident, target.shared_bytes // (ahead * loads))
         programs = self.programs(schedule)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.base.dtypes import DTYPES
+from lamina.base.target import Target
 from lamina.ir.index import Expr, as_expr, ceildiv
 from lamina.ir.loops import Buffer, Load, Store
 from lamina.schedule.axis_to_cut import ROW_POINTS, AxisToCut
@@ -14,7 +15,6 @@ from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cutting import ACROSS, COLUMN_POINTS, HALVES, MANY, SHORT, NestToCut
 from lamina.schedule.gpu_facts import MANY_LOADS, short_row_warps
 from lamina.schedule.gpu_partials import Cut
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_work import computes, instructions, moved
 
 __all__ = ["CutChoice"]
@@ -52,7 +52,7 @@ class CutChoice:
     facts: NestToCut
     accesses: Accesses
     axis: AxisToCut
-    target: GpuTarget
+    target: Target
     buffers: Mapping[str, Buffer]
 
     def cut(self, over: frozenset[str], inner: frozenset[str], reduces: list[int]) -> Cut | None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
 from lamina.base.reasons import Reason
+from lamina.base.target import Target
 from lamina.ir.index import Axis, as_expr
 from lamina.ir.loops import Buffer, Check, Equation, Index, Load, Nest, Random, Reduce, Store, row_major_strides
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cutting import NestToCut
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.simplify import rename
 
 __all__ = ["NewNests"]
@@ -23,7 +23,7 @@ class NewNests:
 
     facts: NestToCut
     accesses: Accesses
-    target: GpuTarget
+    target: Target
     buffers: dict[str, Buffer]
     decisions: list[Decision]
 

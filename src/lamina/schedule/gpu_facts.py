@@ -7,12 +7,12 @@ from functools import cached_property
 from itertools import pairwise
 
 from lamina.base.dtypes import DTYPES
+from lamina.base.target import Target
 from lamina.ir.index import Expr, Loaded, prod
 from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block
 from lamina.schedule.accesses import gathers
 from lamina.schedule.gpu_fast_axis import fast_of
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_work import instructions_of
 from lamina.schedule.windows import slides
 
@@ -140,7 +140,7 @@ def warps_for(points: int, each: int = 32) -> int:
 class NestFacts:
     """Sizes and accesses of one nest."""
 
-    def __init__(self, nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> None:
+    def __init__(self, nest: Nest, dtypes: Mapping[str, str], target: Target) -> None:
         self.nest, self.dtypes, self.target = nest, dtypes, target
         self.axis = {a.name: a for a in nest.axes}
         self.names = list(self.axis)

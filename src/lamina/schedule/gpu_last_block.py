@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from lamina.base.target import Target
 from lamina.ir.access import reads, writes
 from lamina.ir.index import prod
 from lamina.ir.last_block import Pairs, paired_axes, partial_axes
@@ -16,7 +17,6 @@ from lamina.ir.loops import Buffer, Nest
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.flatten import flatten
 from lamina.schedule.gpu import choose
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.horizontal import GroupedStep
 from lamina.schedule.memo import Memo
 
@@ -31,7 +31,7 @@ _EACH = 32
 
 
 def join_in_last_block(
-    groups: Sequence[GroupedStep], buffers: Mapping[str, Buffer], target: GpuTarget, memo: Memo
+    groups: Sequence[GroupedStep], buffers: Mapping[str, Buffer], target: Target, memo: Memo
 ) -> list[GroupedStep]:
     """The groups with nests that join what the nest before them left as one launch with it."""
     result: list[GroupedStep] = []
@@ -46,7 +46,7 @@ def join_in_last_block(
     return result
 
 
-def _joins(first: Nest, second: Nest, buffers: Mapping[str, Buffer], target: GpuTarget, memo: Memo) -> bool:
+def _joins(first: Nest, second: Nest, buffers: Mapping[str, Buffer], target: Target, memo: Memo) -> bool:
     def found() -> bool:
         flat = flatten((first, second), buffers)
         if flat.sizes or paired_axes(*flat.nests) is None:

@@ -12,6 +12,7 @@ from typing import TypeGuard
 
 from lamina.base.decision import Decision
 from lamina.base.reasons import Reason
+from lamina.base.target import Target
 from lamina.ir.index import Atom, Axis, Expr, as_expr, prod
 from lamina.ir.loops import (
     Buffer,
@@ -31,7 +32,6 @@ from lamina.ir.loops import (
 )
 from lamina.ir.ops import JOINS, SCANS, neutral
 from lamina.schedule import work_reasons
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.loop_reversal import reversed_loops
 from lamina.schedule.scan_chunks import ScanChunks, needed, parts_of_scans
 from lamina.schedule.simplify import rename
@@ -41,7 +41,7 @@ __all__ = ["from_the_start", "scan_in_parts"]
 _COMPUTED = {op: JOINS[op] for op in SCANS if op in JOINS}
 
 
-def scan_in_parts(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget, decisions: list[Decision]) -> list[Nest]:
+def scan_in_parts(nest: Nest, buffers: dict[str, Buffer], target: Target, decisions: list[Decision]) -> list[Nest]:
     """The nest, or those that do its work. Buffers for the parts' results are added to ``buffers``."""
     cut = parts_of_scans(nest, buffers, target)
     if cut is None:

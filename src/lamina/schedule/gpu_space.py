@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from lamina.base.target import Target
 from lamina.ir.loops import Nest
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.cluster import shared_rows
@@ -15,7 +16,6 @@ from lamina.schedule.gpu_facts import HELD, MUCH, NestFacts, guess, power
 from lamina.schedule.gpu_neighbours import length_of, scaled, with_sizes, with_warps
 from lamina.schedule.gpu_ranking import RankingTime
 from lamina.schedule.gpu_refine import HOPELESS
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.product_tiles import product_schedules
 from lamina.schedule.register_resident import register_resident_loops
 
@@ -44,7 +44,7 @@ class Ranked:
 def candidates(
     nest: Nest,
     dtypes: Mapping[str, str],
-    target: GpuTarget,
+    target: Target,
     extents: Mapping[str, int] | None = None,
     most: int = MOST,
     alone: bool = False,
@@ -96,9 +96,7 @@ def _structure(schedule: GpuSchedule) -> list[tuple[tuple[str, ...], str]]:
     return [(b.axes, b.role) for b in schedule.blocks]
 
 
-def _otherwise(
-    schedule: GpuSchedule, nest: Nest, target: GpuTarget, lengths: Mapping[str, int]
-) -> Iterator[GpuSchedule]:
+def _otherwise(schedule: GpuSchedule, nest: Nest, target: Target, lengths: Mapping[str, int]) -> Iterator[GpuSchedule]:
     """Rows held in registers instead of gone over in tiles, and the other way round."""
     role = {"rows": "whole", "loops": "loop"}.get(schedule.kind) if not schedule.cluster else None
     places = [k for k, b in enumerate(schedule.blocks) if b.role == role]
@@ -178,7 +176,7 @@ def _apart(schedule: GpuSchedule, lengths: Mapping[str, int]) -> Iterator[GpuSch
 
 
 def _without_gaps(
-    schedule: GpuSchedule, nest: Nest, target: GpuTarget, lengths: Mapping[str, int], instructions: float
+    schedule: GpuSchedule, nest: Nest, target: Target, lengths: Mapping[str, int], instructions: float
 ) -> GpuSchedule | None:
     """One block of all axes that programs share, where tiles of several compute an eighth more points than exist, or
     many ``instructions`` at each; ``None`` elsewhere. Its accesses may be narrower: the model knows little of that.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
 from lamina.base.reasons import Reason
+from lamina.base.target import Target
 from lamina.ir.index import Axis, Div, Mod, as_expr
 from lamina.ir.loops import (
     Buffer,
@@ -35,7 +36,6 @@ from lamina.schedule.gpu_partials import Cut, Partials
 from lamina.schedule.gpu_passes import Passes
 from lamina.schedule.gpu_scans import from_the_start, scan_in_parts
 from lamina.schedule.gpu_steps import Steps
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_updates import updates_apart
 from lamina.schedule.joined_axes import with_joined_axes
 from lamina.schedule.memo import Memo
@@ -45,7 +45,7 @@ from lamina.schedule.window_coarsening import coarsen_windows
 __all__ = ["spread"]
 
 
-def spread(program: LoopProgram, target: GpuTarget, memo: Memo | None = None) -> tuple[LoopProgram, list[Decision]]:
+def spread(program: LoopProgram, target: Target, memo: Memo | None = None) -> tuple[LoopProgram, list[Decision]]:
     """The program with its long reductions cut for the target; the same object where nothing changes.
 
     What is loaded for a few rows only is loaded under their condition (``predicate_loads``).
@@ -75,7 +75,7 @@ class _Spread:
     decisions: list[Decision]
 
 
-def _spread(whole: Nest, buffers: Mapping[str, Buffer], target: GpuTarget, memo: Memo) -> _Spread:
+def _spread(whole: Nest, buffers: Mapping[str, Buffer], target: Target, memo: Memo) -> _Spread:
     def made() -> _Spread:
         held, found = dict(buffers), _Spread([], {}, [])
         for own in updates_apart(coarsen_windows(predicate_loads(whole), held), found.decisions):
@@ -91,7 +91,7 @@ def _spread(whole: Nest, buffers: Mapping[str, Buffer], target: GpuTarget, memo:
 class _Cutter:
     """Cuts one nest, by the parts of it that each know how."""
 
-    def __init__(self, nest: Nest, buffers: dict[str, Buffer], target: GpuTarget, decisions: list[Decision]) -> None:
+    def __init__(self, nest: Nest, buffers: dict[str, Buffer], target: Target, decisions: list[Decision]) -> None:
         self._buffers, self._target, self._decisions = buffers, target, decisions
         self._facts = facts = NestToCut(nest)
         self._accesses = accesses = Accesses(facts, buffers)

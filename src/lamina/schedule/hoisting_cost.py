@@ -9,7 +9,7 @@ from lamina.ir.index import Div, Expr, Loaded, Mod, as_expr, prod
 from lamina.ir.loops import Buffer, Check, Compute, Constant, Equation, Index, Load, Nest, Store, axes_of, defined
 from lamina.ir.ops import OPS
 from lamina.ir.use_def import UseDef
-from lamina.schedule.target import LANES
+from lamina.schedule.lanes import LANES
 
 __all__ = ["Cost", "places_of"]
 

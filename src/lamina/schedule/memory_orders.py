@@ -13,8 +13,8 @@ from lamina.ir.index import as_expr
 from lamina.ir.loops import Buffer, Check, Compute, Load, Nest, Reduce, Store, axes_of_values, defined, operands
 from lamina.ir.ops import OPS
 from lamina.ir.use_def import UseDef
+from lamina.schedule.lanes import LANES
 from lamina.schedule.nest_parts import COSTLY, Late, is_free
-from lamina.schedule.target import LANES
 
 __all__ = ["long_runs", "stores_across_reads"]
 

@@ -6,47 +6,35 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 
 from lamina.base.decision import Decision
 from lamina.base.reasons import Reason
+from lamina.base.target import Target
 from lamina.ir.access import origins, writes
-from lamina.ir.grouped import grouped
 from lamina.ir.index import Axis, Expr, Size, as_expr
 from lamina.ir.last_block import paired_axes
-from lamina.ir.loops import BufferView, Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
+from lamina.ir.loops import Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, PlanStep, Schedule
 from lamina.schedule import work_reasons
 from lamina.schedule.approximate import approximates, lost_to_rounding
-from lamina.schedule.counts import narrow_counts
-from lamina.schedule.cpu_space import choose
-from lamina.schedule.errors import inputs_in_memory
 from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.fuse import Fused
-from lamina.schedule.gpu import choose as choose_gpu
-from lamina.schedule.gpu import in_small_tiles, small_tile
-from lamina.schedule.gpu_last_block import join_in_last_block, with_last_block
-from lamina.schedule.gpu_split import spread
-from lamina.schedule.gpu_target import GpuTarget
-from lamina.schedule.horizontal import GroupedStep, group_launches, small_together
+from lamina.schedule.gpu import in_small_tiles
+from lamina.schedule.grid_planning import GridPlanning
+from lamina.schedule.loop_planning import LoopPlanning
 from lamina.schedule.memo import Memo
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import order
 from lamina.schedule.plan_decisions import kernel_decisions, memory_decisions
 from lamina.schedule.preserved import verify_kernel, verify_same_stores
-from lamina.schedule.products import place_products
-from lamina.schedule.reductions_apart import with_reductions_apart
-from lamina.schedule.short_axes import unrolled, unrolled_in_common
-from lamina.schedule.short_rows import joined_rows
 from lamina.schedule.simplify import rename
-from lamina.schedule.target import Target
 
 __all__ = ["make_plan"]
 
 
 def make_plan(
     fused: Fused,
-    target: Target | GpuTarget,
+    target: Target,
     products: Mapping[str, bool] | None = None,
     memo: Memo | None = None,
     apart: Mapping[str, Reason] | None = None,
@@ -58,18 +46,16 @@ def make_plan(
     ``memo`` is kept from one plan of ``fused`` to the next. Nests ``apart``, by name, reduce over one set of axes each,
     for these reasons.
     """
-    program, cuts, memo = fused.program, list[Decision](), memo or Memo()
-    if isinstance(target, GpuTarget):
-        program, cuts = _shared_out(program, target, products, memo)
-        if apart:
-            program, more = with_reductions_apart(program, apart, target)
-            cuts += more
+    memo = memo or Memo()
+    planning = GridPlanning(target) if target.grids else LoopPlanning(target)
+    program, cuts = planning.prepared(fused.program, products, memo, apart)
+    if program is not fused.program:
         verify_same_stores(fused.program, program)
     made = {b.name for b in program.buffers} - {b.name for b in fused.program.buffers}
-    approximate = isinstance(target, GpuTarget) and target.approximate
-    table = _Kernels(program, target, lost_to_rounding(program, made) if approximate else frozenset(), memo)
+    approximate = lost_to_rounding(program, made) if target.approximate else frozenset[str]()
+    table = _Kernels(program, planning, approximate, memo)
     ordered = order(program.steps, program.buffer_map(), program.inputs, program.outputs)
-    steps = [table.step(group) for group in _grouped(program, ordered, target, memo)]
+    steps = [table.step(group) for group in planning.grouped(program, ordered, memo)]
     places, arena = plan_memory(steps, program.buffers, program.inputs, program.outputs)
     kernels = tuple(table.kernels.values())
     return Plan(
@@ -86,48 +72,16 @@ def make_plan(
     )
 
 
-def _shared_out(
-    program: LoopProgram, target: GpuTarget, products: Mapping[str, bool] | None, memo: Memo
-) -> tuple[LoopProgram, list[Decision]]:
-    """The program with products placed, and the long reductions of all other nests cut."""
-    program = narrow_counts(program, memo)
-    before = {id(step) for step in program.steps}
-    program, decisions = place_products(program, target, products, memo)
-    steps: list[Step] = []
-    for same, run in groupby(program.steps, lambda step: id(step) in before):
-        if same:
-            part, cuts = spread(replace(program, steps=tuple(run)), target, memo)
-            program = replace(program, buffers=part.buffers)
-            decisions += cuts
-            steps += part.steps
-        else:
-            steps += run
-    return replace(program, steps=tuple(steps)), decisions
-
-
-def _grouped(
-    program: LoopProgram, ordered: Sequence[Step], target: Target | GpuTarget, memo: Memo
-) -> list[GroupedStep]:
-    """The steps with nests of one launch together."""
-    if not isinstance(target, GpuTarget):
-        inputs = inputs_in_memory(program.buffers)
-        return small_together([(s,) if isinstance(s, Nest) else s for s in ordered], inputs)
-    lasting = {b.name for b in program.buffers if b.kind == "input"}
-    lasting |= {o.buffer for o in program.outputs if isinstance(o, BufferView)}
-    buffers = program.buffer_map()
-    return small_together(join_in_last_block(group_launches(ordered, buffers, lasting), buffers, target, memo))
-
-
 class _Kernels:
     """The distinct kernels of a program."""
 
     def __init__(
-        self, program: LoopProgram, target: Target | GpuTarget, approximate: frozenset[str], memo: Memo
+        self, program: LoopProgram, planning: LoopPlanning | GridPlanning, approximate: frozenset[str], memo: Memo
     ) -> None:
         self.approximate, self.memo = approximate, memo
         self.buffers = program.buffer_map()
         self.operations: Mapping[str, str] = {s.node: s.op for s in program.sources}
-        self.target = target
+        self.planning = planning
         self.kernels: dict[object, Kernel] = {}
         self.decisions: list[Decision] = []
 
@@ -143,7 +97,7 @@ class _Kernels:
             self.decisions.append(Decision("group", names, True, why()))
         approximating = [nest.name in self.approximate for nest in step if approximates(nest)]
         approximate = bool(approximating) and all(approximating)
-        few = _few_points(flat, self.target)
+        few = self.planning.few_points(flat)
         key = (flat.nests, flat.dtypes, approximate, few)
         kernel = self.kernels.get(key)
         if kernel is None:
@@ -155,11 +109,7 @@ class _Kernels:
 
     def flat(self, step: tuple[Nest, ...]) -> Flat:
         """The nests as a kernel has them: flat, and without short innermost axes."""
-        flat = flatten(step, self.buffers)
-        if isinstance(self.target, GpuTarget):
-            flat = unrolled_in_common(flat)
-        else:
-            flat = joined_rows(unrolled(flat, self.target), self.target)
+        flat = self.planning.shaped(flatten(step, self.buffers))
         flat = _streams(_general(flat))
         verify_kernel(step, flat.nests, flat.buffers, flat.sizes)
         return flat
@@ -167,7 +117,8 @@ class _Kernels:
     def kernel(self, step: tuple[Nest, ...], flat: Flat, approximate: bool, few: int | None) -> Kernel:
         sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))
         dtypes = {f"b{k}": dtype for k, dtype in enumerate(flat.dtypes)}
-        schedules = self.memo.of("schedules", (flat,), lambda: _schedules(flat.nests, dtypes, self.target))
+        schedules: tuple[Schedule | GpuSchedule, ...]
+        schedules = self.memo.of("schedules", (flat,), lambda: self.planning.schedules(flat.nests, dtypes))
         if few is not None:
             schedules = tuple(in_small_tiles(s, few) if isinstance(s, GpuSchedule) else s for s in schedules)
         if approximate:
@@ -185,38 +136,6 @@ class _Kernels:
             if name and name not in names:
                 names.append(name)
         return "_".join(names[:4]) or "kernel"
-
-
-def _few_points(flat: Flat, target: Target | GpuTarget) -> int | None:
-    """Points of a tile with which the few points of a loop, whose length is a parameter, are shared by enough programs;
-    ``None`` where any tile does. A power of two, so that loops of about the same length share a kernel.
-    """
-    if not isinstance(target, GpuTarget) or len(flat.nests) != 1 or len(flat.nests[0].axes) != 1:
-        return None
-    extent = flat.nests[0].axes[0].extent
-    if extent.is_int or not all(size.is_int for size in flat.sizes):
-        return None
-    return small_tile(int(extent.evaluate({f"s{k}": size.const for k, size in enumerate(flat.sizes)})), target)
-
-
-def _schedules(
-    nests: Sequence[Nest], dtypes: Mapping[str, str], target: Target | GpuTarget
-) -> tuple[Schedule | GpuSchedule, ...]:
-    """A schedule for each nest of a kernel; on a GPU they share one number of warps and stages."""
-    if not isinstance(target, GpuTarget):
-        return tuple(choose(nest, dtypes, target) for nest in nests)
-    same = grouped(nests)
-    if same is not None:
-        held = {f"b{k}": dtypes[b] for k, b in enumerate(same.buffers[0])}
-        return (choose_gpu(same.nest, held, target),) * len(nests)
-    if len(nests) == 2 and paired_axes(*nests) is not None:
-        first = choose_gpu(nests[0], dtypes, target)
-        both = with_last_block(nests, first)
-        assert both is not None, "such nests are grouped where a last program can join"
-        return both
-    found = [choose_gpu(nest, dtypes, target, len(nests) == 1) for nest in nests]
-    warps, stages = max(s.warps for s in found), max(s.stages for s in found)
-    return tuple(replace(s, warps=warps, stages=stages) for s in found)
 
 
 def _general(flat: Flat) -> Flat:

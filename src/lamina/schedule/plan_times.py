@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from lamina.base.target import Target
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan
 from lamina.schedule.gpu_facts import NestFacts
 from lamina.schedule.gpu_refine import ExpectedTime
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_work import LAUNCH
 
 __all__ = ["total_us", "waiting_us", "waits"]
 
 
-def waits(plan: Plan, kernel: Kernel, target: GpuTarget) -> bool:
+def waits(plan: Plan, kernel: Kernel, target: Target) -> bool:
     """Whether a kernel is expected to take four times as long as what it moves and computes: others are looked at."""
     expected = _expected(plan, kernel, target)
     return expected is not None and _is_far(*expected, 4.0, target)
 
 
-def waiting_us(kernel: Kernel, call: KernelCall, target: GpuTarget) -> float:
+def waiting_us(kernel: Kernel, call: KernelCall, target: Target) -> float:
     """Microseconds that one launch is expected to take, if that is twelve times what it moves and computes; else 0.
 
     What registers and few programs cost is estimated roughly.
@@ -28,16 +28,16 @@ def waiting_us(kernel: Kernel, call: KernelCall, target: GpuTarget) -> float:
     return expected[0] if expected is not None and _is_far(*expected, 12.0, target) else 0.0
 
 
-def _is_far(microseconds: float, least: float, times: float, target: GpuTarget) -> bool:
+def _is_far(microseconds: float, least: float, times: float, target: Target) -> bool:
     """Whether it is so many times the ``least``, and more than what some launches take."""
     return microseconds > max(times * least, least + 5 * _launch_us(target))
 
 
-def _launch_us(target: GpuTarget) -> float:
+def _launch_us(target: Target) -> float:
     return LAUNCH / (1e3 * target.copy_gbs)
 
 
-def total_us(plan: Plan, names: Collection[str], target: GpuTarget) -> float | None:
+def total_us(plan: Plan, names: Collection[str], target: Target) -> float | None:
     """Microseconds of these kernels, their launches included; None where sizes or schedules say nothing of it."""
     total = 0.0
     for kernel in plan.kernels:
@@ -49,7 +49,7 @@ def total_us(plan: Plan, names: Collection[str], target: GpuTarget) -> float | N
     return total
 
 
-def _expected(plan: Plan, kernel: Kernel, target: GpuTarget) -> tuple[float, float] | None:
+def _expected(plan: Plan, kernel: Kernel, target: Target) -> tuple[float, float] | None:
     """Microseconds of the kernel's longest launch, and those of its bytes and instructions alone."""
     found = [
         _of_call(kernel, call, target)
@@ -60,7 +60,7 @@ def _expected(plan: Plan, kernel: Kernel, target: GpuTarget) -> tuple[float, flo
     return max(known) if found and len(known) == len(found) else None
 
 
-def _of_call(kernel: Kernel, call: KernelCall, target: GpuTarget) -> tuple[float, float] | None:
+def _of_call(kernel: Kernel, call: KernelCall, target: Target) -> tuple[float, float] | None:
     if not all(size.is_int for size in call.sizes):
         return None
     sizes = {f"s{k}": size.const for k, size in enumerate(call.sizes)}

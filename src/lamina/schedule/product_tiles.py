@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from lamina.base.dtypes import DTYPES
+from lamina.base.target import BULK_COPIES, TENSOR_CORES, Target
 from lamina.ir.index import Axis, Expr
 from lamina.ir.loops import Equation, Load, Nest, Store
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.ir.product import Product, as_product
-from lamina.schedule.gpu_target import GpuTarget
 
 __all__ = ["multiplications", "product_schedules", "reads_meanwhile", "tiled_us", "typical_tile"]
 
@@ -103,10 +103,10 @@ _COPIED_TILES = (
 (8192x16384x4096)."""
 
 
-def product_schedules(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> list[GpuSchedule]:
+def product_schedules(nest: Nest, dtypes: Mapping[str, str], target: Target) -> list[GpuSchedule]:
     """Ways to run a flat nest on the tensor cores, the fastest by estimate first; none where it is no such product."""
     product = as_product(nest)
-    if product is None or target.capability < 80 or multiplications(nest) < _FEWEST:
+    if product is None or not target.has(TENSOR_CORES) or multiplications(nest) < _FEWEST:
         return []
     extents = {a.name: _guess(a.extent) for a in nest.axes}
     ranked = sorted(_tiles(nest, product, target), key=lambda tile: _tiled_us(product, extents, tile, target))
@@ -117,7 +117,7 @@ def product_schedules(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) 
     return [_schedule(product, tile, target, approximate, exchanged) for tile in ranked[:8]]
 
 
-def _schedule(product: Product, tile: _Tile, target: GpuTarget, approximate: bool, exchanged: int) -> GpuSchedule:
+def _schedule(product: Product, tile: _Tile, target: Target, approximate: bool, exchanged: int) -> GpuSchedule:
     blocks = (
         *(Block((a,), 1, "grid") for a in product.batch),
         Block(product.rows, tile.rows, "grid"),
@@ -150,10 +150,10 @@ def _by_pointers(eqn: Equation, product: Product) -> TypeGuard[Load | Store]:
     return whole and (isinstance(eqn, Load) or not fast or eqn.index[0].coefficient(fast[0]) != 1)
 
 
-def _tiles(nest: Nest, product: Product, target: GpuTarget) -> list[_Tile]:
+def _tiles(nest: Nest, product: Product, target: Target) -> list[_Tile]:
     """The tiles that the product may be evaluated in."""
     known = all(a.extent.is_int for a in nest.axes)
-    copied = target.capability >= 90 and not product.batch and known and _copied(nest, product)
+    copied = target.has(BULK_COPIES) and not product.batch and known and _copied(nest, product)
     values = _values_at_once(product)
     found = [t for t in (*_TILES, *(_COPIED_TILES if copied else ())) if t.registers(values) <= _REGISTERS]
     return found or list(_TILES)
@@ -193,7 +193,7 @@ def multiplications(nest: Nest) -> int:
     return total
 
 
-def tiled_us(nest: Nest, target: GpuTarget) -> float:
+def tiled_us(nest: Nest, target: Target) -> float:
     """Microseconds that a product nest's multiplications take in the best tiles, by estimate."""
     product = as_product(nest)
     assert product is not None
@@ -201,7 +201,7 @@ def tiled_us(nest: Nest, target: GpuTarget) -> float:
     return min(_tiled_us(product, extents, tile, target) for tile in _tiles(nest, product, target))
 
 
-def typical_tile(nest: Nest, target: GpuTarget) -> tuple[int, int]:
+def typical_tile(nest: Nest, target: Target) -> tuple[int, int]:
     """Rows and columns of the tiles that a product nest is fastest in, by estimate."""
     product = as_product(nest)
     assert product is not None
@@ -210,7 +210,7 @@ def typical_tile(nest: Nest, target: GpuTarget) -> tuple[int, int]:
     return best.rows, best.columns
 
 
-def reads_meanwhile(nest: Nest, target: GpuTarget) -> bool:
+def reads_meanwhile(nest: Nest, target: Target) -> bool:
     """Whether tiles are read while the epilogue of others runs."""
     product = as_product(nest)
     return product is not None and any(tile.beside for tile in _tiles(nest, product, target))
@@ -227,7 +227,7 @@ def _sizes(product: Product, extents: Mapping[str, int]) -> tuple[int, int, int,
     return found[0], found[1], found[2], found[3]
 
 
-def _tiled_us(product: Product, extents: Mapping[str, int], tile: _Tile, target: GpuTarget) -> float:
+def _tiled_us(product: Product, extents: Mapping[str, int], tile: _Tile, target: Target) -> float:
     """Microseconds of the multiplications in tiles: whole waves of programs, one on each multiprocessor."""
     batch, m, n, k = _sizes(product, extents)
     programs = batch * -(-m // tile.rows) * -(-n // tile.columns)

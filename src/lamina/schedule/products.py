@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
 from lamina.base.dtypes import DTYPES
+from lamina.base.target import TENSOR_CORES, Target
 from lamina.ir.access import reads, views, writes
 from lamina.ir.index import Axis, Expr, as_expr, prod
 from lamina.ir.library import first_factor, may_alias
@@ -35,7 +36,6 @@ from lamina.ir.product import HALVES, as_product
 from lamina.schedule import work_reasons
 from lamina.schedule.align import align
 from lamina.schedule.flatten import flatten
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.group import StepFacts, join
 from lamina.schedule.inline import inline_into
 from lamina.schedule.memo import Memo, ProductEstimate
@@ -77,13 +77,13 @@ _GUESS = 1 << 18
 """Elements that a tensor of unknown size counts as."""
 
 
-def library_us(multiplied: int, target: GpuTarget) -> float:
+def library_us(multiplied: int, target: Target) -> float:
     """Microseconds that the library takes for so many multiplications of half precision, by estimate."""
     return multiplied / (_LIBRARY_RATE * target.processors * 1e6)
 
 
 def place_products(
-    program: LoopProgram, target: GpuTarget, settled: Mapping[str, bool] | None = None, memo: Memo | None = None
+    program: LoopProgram, target: Target, settled: Mapping[str, bool] | None = None, memo: Memo | None = None
 ) -> tuple[LoopProgram, list[Decision]]:
     """The program with those library products replaced by nests that are faster with what surrounds them.
 
@@ -91,7 +91,7 @@ def place_products(
     with a prologue or an epilogue gets a ``Decision("product", ...)`` with both estimates in microseconds, which are in
     ``memo.products`` as well.
     """
-    if not target.approximate or target.capability < 80:
+    if not target.approximate or not target.has(TENSOR_CORES):
         return program, []
     chooser = _Chooser(program, target, settled or {}, memo or Memo())
     for call in program.steps:
@@ -133,7 +133,7 @@ class _Estimate:
 class _Chooser:
     """The steps of a program while products become nests."""
 
-    def __init__(self, program: LoopProgram, target: GpuTarget, settled: Mapping[str, bool], memo: Memo) -> None:
+    def __init__(self, program: LoopProgram, target: Target, settled: Mapping[str, bool], memo: Memo) -> None:
         self.target, self.settled, self.memo = target, settled, memo
         self.buffers = program.buffer_map()
         self.steps: list[Step] = list(program.steps)

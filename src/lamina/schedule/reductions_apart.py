@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from lamina.base.decision import Decision
 from lamina.base.reasons import Reason
+from lamina.base.target import Target
 from lamina.ir.loops import Buffer, Check, Equation, Load, LoopProgram, Nest, Scan, Step, Store, defined, operands
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cut_nests import NewNests
 from lamina.schedule.gpu_cutting import NestToCut, axes_of, needed
 from lamina.schedule.gpu_split import spread
-from lamina.schedule.gpu_target import GpuTarget
 
 __all__ = ["reduces_over_several", "with_reductions_apart"]
 
@@ -29,7 +29,7 @@ def reduces_over_several(nest: Nest) -> bool:
 
 
 def with_reductions_apart(
-    program: LoopProgram, apart: Mapping[str, Reason], target: GpuTarget
+    program: LoopProgram, apart: Mapping[str, Reason], target: Target
 ) -> tuple[LoopProgram, list[Decision]]:
     """The program with the nests of these names taken apart, for their reasons, if they reduce over several sets."""
     buffers, decisions, steps = program.buffer_map(), list[Decision](), list[Step]()
@@ -45,7 +45,7 @@ def with_reductions_apart(
     return replace(program, steps=tuple(steps), buffers=tuple(buffers.values())), decisions
 
 
-def _taken_apart(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget) -> list[Nest]:
+def _taken_apart(nest: Nest, buffers: dict[str, Buffer], target: Target) -> list[Nest]:
     """A nest for each set of axes that reductions of one phase go over, then one for the stores of each set of axes."""
     facts = NestToCut(nest)
     new = NewNests(facts, Accesses(facts, buffers), target, buffers, [])

@@ -11,17 +11,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lamina.base.dtypes import DTYPES
+from lamina.base.target import CLUSTERS, Target
 from lamina.ir.index import prod
 from lamina.ir.loops import Load, Nest
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.cluster import MOST_PROGRAMS, joined, reread
 from lamina.schedule.gpu_cost import phases
-from lamina.schedule.gpu_target import GpuTarget
 
 __all__ = ["register_resident_loops"]
 
-_CLUSTERS = 90
-"""Compute capability times ten from which GPUs have thread-block clusters."""
 _ACCESS = 8
 """Points of a tile for each thread, one wide access of 16-bit elements."""
 _WARPS = 4
@@ -33,7 +31,7 @@ _SHORTEST = 16384
 
 
 def register_resident_loops(
-    nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, found: GpuSchedule, extents: Mapping[str, int]
+    nest: Nest, dtypes: Mapping[str, str], target: Target, found: GpuSchedule, extents: Mapping[str, int]
 ) -> list[GpuSchedule]:
     """``found``, which goes over rows in tiles more than once, with the rows kept in the registers of clusters.
 
@@ -46,7 +44,7 @@ def register_resident_loops(
     (loop,) = loops
     over = set(loop.axes)
     width = prod(a.extent for a in nest.axes if a.name in over)
-    if target.capability < _CLUSTERS or not joined(nest, over) or not width.is_int or width.const < _SHORTEST:
+    if not target.has(CLUSTERS) or not joined(nest, over) or not width.is_int or width.const < _SHORTEST:
         return []
     large = [e for e in nest.body if isinstance(e, Load) and e.index[0].axes() > over]
     wide = any(DTYPES[dtypes[e.buffer]].size > 2 for e in large)

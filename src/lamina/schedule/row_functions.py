@@ -26,8 +26,8 @@ from lamina.ir.loops import (
 )
 from lamina.ir.ops import OPS
 from lamina.schedule.hoisting_cost import Cost
+from lamina.schedule.lanes import LANES
 from lamina.schedule.nest_parts import COSTLY, Late, cone_of, is_free
-from lamina.schedule.target import LANES
 
 __all__ = ["functions_of_rows"]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
 from lamina.base.reasons import Reason
+from lamina.base.target import Target
 from lamina.ir.index import Axis, Expr, prod
 from lamina.ir.loops import Buffer, Equation, Load, Nest, Reduce, Scan, Store
 from lamina.ir.use_def import UseDef
@@ -18,7 +19,6 @@ from lamina.schedule import work_reasons
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cutting import HALVES, NestToCut
 from lamina.schedule.gpu_facts import guess, power
-from lamina.schedule.gpu_target import GpuTarget
 
 __all__ = ["ScanChunks", "needed", "parts_of_scans", "read_points"]
 
@@ -65,7 +65,7 @@ class ScanChunks:
         return self.axis.extent % self.length
 
 
-def parts_of_scans(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget) -> ScanChunks | Reason | None:
+def parts_of_scans(nest: Nest, buffers: dict[str, Buffer], target: Target) -> ScanChunks | Reason | None:
     """The parts of the nest's scans, why such as would pay cannot be made, or ``None`` where they do not pay."""
     scans = [e for e in nest.body if isinstance(e, Scan)]
     if not scans or any(a.extent == 0 for a in nest.axes):
@@ -79,7 +79,7 @@ def parts_of_scans(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget) ->
     return _refused(nest, scans, columns, target) or found
 
 
-def _refused(nest: Nest, scans: list[Scan], columns: bool, target: GpuTarget) -> Reason | None:
+def _refused(nest: Nest, scans: list[Scan], columns: bool, target: Target) -> Reason | None:
     """Why the scans must stay whole, or ``None``."""
     if len({(e.axis, e.reverse) for e in scans}) > 1 or any(isinstance(e, Reduce) for e in nest.body):
         return work_reasons.SCAN_BESIDE_OTHERS()
@@ -96,9 +96,7 @@ def _refused(nest: Nest, scans: list[Scan], columns: bool, target: GpuTarget) ->
     return None
 
 
-def _paying(
-    nest: Nest, along: Axis, fast: str | None, buffers: dict[str, Buffer], target: GpuTarget
-) -> ScanChunks | None:
+def _paying(nest: Nest, along: Axis, fast: str | None, buffers: dict[str, Buffer], target: Target) -> ScanChunks | None:
     """The parts that take less time than whole scans; ``fast`` is the contiguous axis."""
     others = guess(prod(a.extent for a in nest.axes if a != along))
     beside = next((a for a in nest.axes if a.name == fast and a != along), None)

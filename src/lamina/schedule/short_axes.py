@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from lamina.base.target import Target
 from lamina.ir.index import Axis, prod
 from lamina.ir.loops import Load, Nest, Reduce, Scan, Store, axes_of_values
 from lamina.ir.plan import furthest
 from lamina.schedule.buffer_facts import estimate
-from lamina.schedule.cpu_cost import CostModel
-from lamina.schedule.cpu_space import choose
+from lamina.schedule.cost import expected_us
 from lamina.schedule.flatten import Flat
 from lamina.schedule.gpu_facts import ROWS_IN_COMMON
-from lamina.schedule.target import Target
 from lamina.schedule.whole_rows import without_axis
 
 __all__ = ["EQUATIONS", "LEAST", "LONGEST", "unrolled", "unrolled_in_common"]
@@ -109,11 +108,7 @@ def _faster(nest: Nest, other: Nest, dtypes: Mapping[str, str], target: Target) 
     """Whether ``nest`` is expected to take much less time than ``other``, which does the same."""
     if not target.vector_bytes or not all(a.extent.is_int for a in other.axes):
         return False
-    times: list[float] = []
-    for one in (nest, other):
-        cost = CostModel(one, dtypes, target, {a.name: a.extent.const for a in one.axes})
-        times.append(cost(choose(one, dtypes, target)))
-    return times[1] >= _SURE * times[0]
+    return expected_us(other, dtypes, target) >= _SURE * expected_us(nest, dtypes, target)
 
 
 def _goes_on(nest: Nest, outer: Axis, axis: Axis, dense: bool = False) -> bool:

@@ -36,9 +36,9 @@ from lamina.ir.loops import (
 )
 from lamina.ir.ops import JOINS
 from lamina.schedule import reasons
+from lamina.schedule.lanes import LANES
 from lamina.schedule.nest_parts import LEAST_POINTS
 from lamina.schedule.simplify import rename, simplify
-from lamina.schedule.target import LANES
 
 __all__ = ["short_columns"]
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from lamina.base.target import Target
 from lamina.ir.index import Atom, Axis, Expr, Loaded, as_expr, prod
 from lamina.ir.loops import Check, Load, Nest, Random, Reduce, Scan, Store, axes_of_values
 from lamina.ir.periodic import periodic
-from lamina.schedule.cpu_cost import CostModel
-from lamina.schedule.cpu_space import choose
+from lamina.schedule.cost import expected_us
 from lamina.schedule.flatten import Flat
 from lamina.schedule.simplify import rename, simplify
-from lamina.schedule.target import Target
 
 __all__ = ["joined_rows"]
 
@@ -43,14 +42,9 @@ def _joined_rows(nest: Nest, dtypes: Mapping[str, str], target: Target) -> Nest:
     row = nest.axes[-1].extent.const
     if -(-row // lanes) * lanes < _EMPTY * row or any(isinstance(e, Random | Check) for e in nest.body):
         return nest
-    found = {made: _time(made, dtypes, target) for made in _joinings(nest)}
+    found = {made: expected_us(made, dtypes, target) for made in _joinings(nest)}
     best = min(found, key=lambda made: found[made], default=nest)
-    return best if found and _time(nest, dtypes, target) >= _SURE * found[best] else nest
-
-
-def _time(nest: Nest, dtypes: Mapping[str, str], target: Target) -> float:
-    cost = CostModel(nest, dtypes, target, {a.name: a.extent.const for a in nest.axes})
-    return cost(choose(nest, dtypes, target))
+    return best if found and expected_us(nest, dtypes, target) >= _SURE * found[best] else nest
 
 
 def _joinings(nest: Nest) -> Iterator[Nest]:

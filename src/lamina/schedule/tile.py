@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from math import gcd
 
+from lamina.base.target import Target
 from lamina.ir.index import Axis, Expr, Loaded, as_expr, prod
 from lamina.ir.loops import Compute, Load, Nest, Random, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.ops import OPS
 from lamina.ir.plan import Schedule, furthest
 from lamina.schedule.accesses import in_stretches
 from lamina.schedule.far_elements import far_and_again, far_axis
-from lamina.schedule.target import LANES, Target
+from lamina.schedule.lanes import LANES
 
 __all__ = ["Chooser"]
 
@@ -60,7 +61,7 @@ class Chooser:
             inner = tuple(self.ordered(self.names, vector))
             if vector is not None and all(self.apart(e, vector) for e in scatters):
                 lanes = max(width // 4, 1)
-                tile = max(-(-self.size((vector,)) // self.target.threads // lanes) * lanes, 4 * lanes)
+                tile = max(-(-self.size((vector,)) // self.target.processors // lanes) * lanes, 4 * lanes)
                 return Schedule(
                     "columns", (), inner, vector=vector, width=width, tile=((vector, tile),), parallel=self.grain()
                 )
@@ -74,16 +75,16 @@ class Chooser:
             return self.pointwise(vector, width)
         outer = tuple(a for a in free if a != vector)
         units = self.size(outer)
-        wanted = 4 * self.target.threads if self.target.threads > 1 else 1
+        wanted = 4 * self.target.processors if self.target.processors > 1 else 1
         if self.scanned:
-            if vector in free and units < self.target.threads:
+            if vector in free and units < self.target.processors:
                 return self.columns(outer, units, vector, width)
             return self.rows("scan", outer, vector, width)
         if vector in free:
-            if not outer and self.one_pass() and self.reduced_size() >= 8 * self.target.threads:
+            if not outer and self.one_pass() and self.reduced_size() >= 8 * self.target.processors:
                 return self.mixed(outer, vector, width)
             return self.columns(outer, units, vector, width)
-        if units >= wanted or (self.target.threads == 1 and outer):
+        if units >= wanted or (self.target.processors == 1 and outer):
             return self.rows("rows", outer, vector, width)
         return self.mixed(outer, vector, width)
 
@@ -135,7 +136,7 @@ class Chooser:
     def columns(self, outer: tuple[str, ...], units: int, vector: str | None, width: int) -> Schedule:
         """Reductions over axes outside a kept contiguous one: threads share blocks of that axis."""
         assert vector is not None
-        threads, extent = self.target.threads, self.size((vector,))
+        threads, extent = self.target.processors, self.size((vector,))
         tile = 2048 if units >= threads else max(64, extent * max(units, 1) // threads // 64 * 64)
         if self.phases() > 1:  # what later phases read again should still be in the second-level cache
             tile = min(tile, max(64, self.target.l2_bytes // 8 // max(self.reduced_size(), 1) // 64 * 64))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from lamina.base.target import Target
 from lamina.ir.loops import storage_bytes
 from lamina.ir.plan import Kernel, KernelCall, Plan, Schedule
 from lamina.runtime.build import BuildResult
@@ -16,7 +17,6 @@ from lamina.runtime.cache import Cache, digest
 from lamina.runtime.kernel import KernelUnit, kernel_hash
 from lamina.runtime.toolchain import compile_flags, host_processor
 from lamina.schedule.cpu_space import candidates, label_of, on_one_thread
-from lamina.schedule.target import Target
 from lamina.tuning.choose import guess, measured, remembered, worth_timing
 from lamina.tuning.cpu_bench import CpuBench
 from lamina.tuning.kernels import axis_lengths, sizes_known, untimeable

@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 
+from lamina.base.target import Target
 from lamina.ir.grouped import grouped
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan
 from lamina.runtime.cache import Cache, digest
@@ -18,7 +19,6 @@ from lamina.runtime.triton_build import TritonBuild, TritonUnit
 from lamina.schedule.gpu_last_block import with_last_block
 from lamina.schedule.gpu_neighbours import searchable
 from lamina.schedule.gpu_space import MOST, candidates
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan_times import waiting_us
 from lamina.tuning.choose import guess, measured, remembered, worth_asking, worth_timing
 from lamina.tuning.cuda_bench import KernelBench
@@ -45,7 +45,7 @@ class RegionTuning:
     def __init__(
         self,
         plan: Plan,
-        target: GpuTarget,
+        target: Target,
         device: int,
         cache: Cache,
         policy: Policy,
@@ -203,7 +203,7 @@ class RegionTuning:
         """The kernel's structure, the power of two above each of its sizes, the GPU, and the candidates."""
         body = repr([(nest.axes, [replace(e, origin=()) for e in nest.body]) for nest in kernel.nests])
         sizes = [e.const.bit_length() if e.is_int else -1 for e in call.sizes]
-        target = (self.target.name, self.target.processors, self.target.capability, self.target.approximate)
+        target = (self.target.name, self.target.processors, self.target.architecture, self.target.approximate)
         return digest("tune", _VERSION, body, repr(kernel.dtypes), repr(sizes), repr(target), *(c.label for c in named))
 
     def _opened(self, task: Task, kernel: Kernel, call: KernelCall, doubt: str = "") -> Open:

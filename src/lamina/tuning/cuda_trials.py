@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lamina.backends.regions import Boxed
+from lamina.base.target import Target
 from lamina.codegen.host_cuda import CudaHost, emit_cuda_host
 from lamina.codegen.host_cuda_launches import CudaLaunch
 from lamina.codegen.triton.emit import emit
@@ -24,7 +25,6 @@ from lamina.runtime.host import load_program
 from lamina.runtime.triton_build import TritonBuild, TritonUnit
 from lamina.runtime.triton_pool import TritonError
 from lamina.schedule.gpu_last_block import with_last_block
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.tuning.cuda_bench import KernelBench
 from lamina.tuning.kernels import axis_lengths
 from lamina.tuning.measure import Sampler
@@ -81,7 +81,7 @@ class Open:
 class Trials:
     """Makes candidates for launches of one region, whose ``buffers`` have these names."""
 
-    target: GpuTarget
+    target: Target
     device: int
     buffers: Mapping[str, Buffer]
     bench: Callable[..., KernelBench]

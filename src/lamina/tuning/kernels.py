@@ -8,12 +8,12 @@ from math import prod
 import torch
 
 from lamina.base.dtypes import DTYPES, torch_dtype
+from lamina.base.target import Target
 from lamina.ir.index import Expr, Loaded, Size
 from lamina.ir.loops import Buffer, Load, Nest, Store, axes_of_values, storage_bytes
 from lamina.ir.plan import KernelCall
 from lamina.ir.predicated import predicated_branches
 from lamina.schedule.gpu_facts import NestFacts
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_work import executed
 from lamina.tuning.checked_values import checks_hold
 
@@ -71,7 +71,7 @@ def _moved(nest: Nest, call: KernelCall, dtypes: Mapping[str, str], buffers: Map
 
 
 def expected_us(
-    nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, lengths: Mapping[str, int], bound: float
+    nest: Nest, dtypes: Mapping[str, str], target: Target, lengths: Mapping[str, int], bound: float
 ) -> float:
     """Microseconds that a GPU kernel of the nest should take: those of its bytes and those of its instructions."""
     points = prod(lengths.values())

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.target import Target, nvidia
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource
 from lamina.ir.loops import Buffer, Nest
@@ -20,10 +21,9 @@ from lamina.ir.loops_interp import run_nest
 from lamina.ir.plan import GpuSchedule, Kernel
 from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.gpu import choose
-from lamina.schedule.gpu_target import GpuTarget
 from tests.codegen.harness import empty
 
-TARGET = GpuTarget(approximate=False)
+TARGET = nvidia(approximate=False)
 
 
 class Interpreter:
@@ -89,7 +89,7 @@ def case(
     name: str,
     nests: Sequence[Nest],
     buffers: Sequence[Buffer],
-    target: GpuTarget = TARGET,
+    target: Target = TARGET,
     schedule: GpuSchedule | None = None,
 ) -> Case:
     """Schedule and write the kernel of some nests."""

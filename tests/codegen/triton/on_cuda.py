@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from lamina.base.target import Target
 from lamina.ir.loops import LoopProgram
 from lamina.ir.plan import Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from tests.lower.torch_private import traced
 
@@ -28,7 +28,7 @@ def lowered_on_cuda(function: Callable[..., Any], *arguments: Tensor, numerics: 
         return lower(traced(function, given), "test", numerics)
 
 
-def planned_on_cuda(target: GpuTarget, function: Callable[..., Any], *arguments: Tensor) -> Plan:
+def planned_on_cuda(target: Target, function: Callable[..., Any], *arguments: Tensor) -> Plan:
     """Its plan."""
     plan = make_plan(fuse(lowered_on_cuda(function, *arguments)), target)
     verify_plan(plan)

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from lamina.base.target import nvidia
 from lamina.codegen.triton.emit import emit
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from tests.codegen.triton.compiling import compiled
 from tests.codegen.triton.test_plans import norm_backward, planned, run
@@ -22,9 +22,9 @@ def source(rows, columns):
     with FakeTensorMode():
         x, w, g = (torch.empty(s, dtype=torch.bfloat16) for s in ((rows, columns), (columns,), (rows, columns)))
         graph = traced(norm_backward, (x, w, g))
-    plan = make_plan(fuse(lower(graph, "test")), GpuTarget())
+    plan = make_plan(fuse(lower(graph, "test")), nvidia())
     kernel = next(k for k in plan.kernels if k.schedules[0].kind == "mixed")
-    return emit(kernel, GpuTarget())
+    return emit(kernel, nvidia())
 
 
 @pytest.mark.parametrize("columns", [96, 768])
@@ -82,8 +82,8 @@ def test_a_sum_over_rows_of_one_number_for_each(interpreter, tmp_path):
     """Rows are a nest of their own kind, and what they were reduced to is summed by another."""
     g = torch.Generator().manual_seed(0)
     x, labels = torch.randn(64, 1000, generator=g).bfloat16(), torch.randint(0, 1000, (64,), generator=g)
-    plan = make_plan(fuse(lower(traced(loss, (x, labels)), "test")), GpuTarget())
+    plan = make_plan(fuse(lower(traced(loss, (x, labels)), "test")), nvidia())
     assert {s.kind for k in plan.kernels for s in k.schedules} == {"rows"}
-    assert all(compiled(emit(kernel, GpuTarget()), tmp_path).asm["ptx"] for kernel in plan.kernels)
+    assert all(compiled(emit(kernel, nvidia()), tmp_path).asm["ptx"] for kernel in plan.kernels)
     for mine, true in zip(run(plan, interpreter, (x, labels)), loss(x, labels), strict=True):
         assert torch.allclose(mine, true, rtol=1e-4)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lamina.base.target import Target, nvidia
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.ir.plan import Kernel
@@ -16,14 +17,14 @@ from lamina.schedule.cluster import shared_rows
 from lamina.schedule.gpu import choose
 from lamina.schedule.gpu_facts import guess
 from lamina.schedule.gpu_space import candidates
-from lamina.schedule.gpu_target import GpuTarget
 from tests.codegen.harness import dense
 from tests.codegen.test_nests import softmax
 from tests.codegen.triton.compiling import compiled
 from tests.codegen.triton.harness import TARGET, case
 from tests.codegen.writer import Body
 
-H100 = GpuTarget("NVIDIA H100", 132, 90, 3030.0, 50 << 20)
+H100 = nvidia("NVIDIA H100", 132, 90, 3030.0, 50 << 20)
+A100 = nvidia("NVIDIA A100", 108, 80, 1555.0, 40 << 20)
 
 
 def _kernel(rows: int, width: int, dtype: str = "bfloat16") -> Kernel:
@@ -31,7 +32,7 @@ def _kernel(rows: int, width: int, dtype: str = "bfloat16") -> Kernel:
     return case("row", [body.nest()], buffers, H100).kernel
 
 
-def _cluster(kernel: Kernel, target: GpuTarget = H100) -> Any:
+def _cluster(kernel: Kernel, target: Target = H100) -> Any:
     (nest,) = kernel.nests
     dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
     extents = {a.name: guess(a.extent) for a in nest.axes}
@@ -63,7 +64,7 @@ def test_other_rows_have_none(rows: int, width: int) -> None:
 
 
 def test_older_gpus_have_no_clusters() -> None:
-    assert _cluster(_kernel(4096, 50257), replace(H100, capability=80)) is None
+    assert _cluster(_kernel(4096, 50257), A100) is None
 
 
 def test_clusters_are_candidates_of_kernels_of_one_nest() -> None:
@@ -85,7 +86,7 @@ def test_rows_that_the_cache_would_lose_are_looped_over_by_clusters(rows: int, w
     found = choose(kernel.nests[0], dtypes, H100, alone=True)
     assert found.cluster == cluster
     assert choose(kernel.nests[0], dtypes, H100).cluster == 0
-    assert choose(kernel.nests[0], dtypes, replace(H100, capability=80), alone=True).cluster == 0
+    assert choose(kernel.nests[0], dtypes, A100, alone=True).cluster == 0
     source = emit(replace(kernel, schedules=(found,)), H100)
     assert source.grid[0] == rows * max(cluster, 1)
     assert bool(source.workspace) == bool(cluster)

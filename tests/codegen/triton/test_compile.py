@@ -12,12 +12,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from lamina.base.target import cpu, nvidia
 from lamina.ir.plan import GpuSchedule
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
-from lamina.schedule.target import Target
 from tests.codegen.test_nests import RECIPES, norm, norm_backward, pointwise, scans, softmax, transposed
 from tests.codegen.triton.harness import case
 
@@ -45,7 +44,7 @@ WIDE: dict[str, Callable[[], Any]] = {
 def test_wide_accesses(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     body, buffers, _, _ = WIDE[kind]()
-    made = case(kind, [body.nest()], buffers, GpuTarget())
+    made = case(kind, [body.nest()], buffers, nvidia())
     text = compiled(made.source, tmp_path).asm["ptx"]
     assert "ld.global.v4.b32" in text or "cp.async" in text
     assert "st.global.v4.b32" in text
@@ -55,16 +54,16 @@ def test_wide_accesses(kind: str, tmp_path: Path) -> None:
 @pytest.mark.sampled(one_in=8)
 @pytest.mark.parametrize("name", NAMES)
 def test_compiles(name: str, tmp_path: Path) -> None:
-    spec, _, _ = RECIPES[name](name, Target.of("plain", 1))
-    made = case(name, spec.nests, list(spec.buffers.values()), GpuTarget())
+    spec, _, _ = RECIPES[name](name, cpu("plain", 1))
+    made = case(name, spec.nests, list(spec.buffers.values()), nvidia())
     done = compiled(made.source, tmp_path)
     assert done.asm["cubin"]
-    assert done.metadata.shared <= GpuTarget().shared_bytes
+    assert done.metadata.shared <= nvidia().shared_bytes
 
 
 def test_compiles_without_alignment(tmp_path: Path) -> None:
     body, buffers, _, _ = softmax(64, 4096, 1, "bfloat16")
-    made = case("anywhere", [body.nest()], buffers, GpuTarget())
+    made = case("anywhere", [body.nest()], buffers, nvidia())
     assert "ld.global.v4.b32" not in compiled(made.source, tmp_path, aligned=False).asm["ptx"]
 
 
@@ -83,7 +82,7 @@ def test_rows_that_begin_anywhere(kind: str, tmp_path: Path) -> None:
     graph.graph.eliminate_dead_code()
     program = lower(graph, "program")
     buffers = tuple(replace(b, device="cuda:0") for b in program.buffers)
-    target = GpuTarget()
+    target = nvidia()
     plan = make_plan(fuse(replace(program, buffers=buffers)), target)
     assert any(isinstance(s, GpuSchedule) and s.peel for k in plan.kernels for s in k.schedules)
     for kernel in plan.kernels:

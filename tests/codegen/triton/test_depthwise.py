@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from lamina.base.target import Target, nvidia
 from lamina.codegen.triton.emit import emit
 from lamina.ir.plan import Plan
 from lamina.ir.plan_verify import verify_plan
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from tests.codegen.triton.compiling import compiled
 from tests.codegen.triton.harness import Interpreter
@@ -24,7 +24,7 @@ from tests.lower.test_depthwise import LAST, fused_on_a_gpu
 aten = torch.ops.aten
 
 
-def planned(function: Any, given: tuple[Tensor, ...], target: GpuTarget = SMALL) -> Plan:
+def planned(function: Any, given: tuple[Tensor, ...], target: Target = SMALL) -> Plan:
     plan = make_plan(fused_on_a_gpu(function, *given), target)
     verify_plan(plan)
     return replace(plan, buffers=tuple(replace(b, device="cpu") for b in plan.buffers))
@@ -55,8 +55,8 @@ def test_values(interpreter: Interpreter, channels: int, width: int, taps: int, 
 def test_neighbours_share_their_reads_in_registers(width: int, results: int, reads: int, tmp_path: Path) -> None:
     """Ten places of a row of the window for four elements of a 7x7 filter; a thread's sums stay in registers."""
     given = operands(192, width, 7, 64)
-    plan = planned(lambda x, w, b: aten.convolution(x, w, b, *settings(7, 1, 192)), given, GpuTarget())
-    source = max((emit(k, GpuTarget()) for k in plan.kernels), key=lambda s: len(s.text))
+    plan = planned(lambda x, w, b: aten.convolution(x, w, b, *settings(7, 1, 192)), given, nvidia())
+    source = max((emit(k, nvidia()) for k in plan.kernels), key=lambda s: len(s.text))
     before, loop = source.text.split("    for ")
     assert len(re.findall(r"tl\.load\(b0", loop)) == reads
     assert "tl.load(b0" not in before

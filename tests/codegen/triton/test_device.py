@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from lamina.base.target import cpu, nvidia
 from lamina.ir.loops_interp import run_nest
-from lamina.schedule.gpu_target import GpuTarget
-from lamina.schedule.target import Target
 from tests.codegen.harness import empty, stored
 from tests.codegen.test_nests import RECIPES
 from tests.codegen.triton.harness import case
@@ -20,8 +19,8 @@ from tests.codegen.triton.test_kernels import NAMES, same
 
 def on_device(name: str, folder: Path) -> None:
     """Run a recipe's kernel on the GPU and compare with the specification."""
-    spec, inputs, sizes = RECIPES[name](name, Target.of("plain", 1))
-    made = case(name, spec.nests, list(spec.buffers.values()), GpuTarget(approximate=False))
+    spec, inputs, sizes = RECIPES[name](name, cpu("plain", 1))
+    made = case(name, spec.nests, list(spec.buffers.values()), nvidia(approximate=False))
     source = made.source
     function = load(source.text, source.name, folder)
     ours: dict[str, torch.Tensor] = {}

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from lamina.base.target import nvidia
 from lamina.codegen.triton.emit import emit
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from tests.codegen.triton.test_plans import planned, run
 from tests.lower.torch_private import traced
@@ -25,13 +25,13 @@ def kernel(rows, columns, dtype=torch.bfloat16):
         common = [torch.empty(columns, dtype=dtype) for _ in range(2)]
         x, r = (torch.empty(rows, columns, dtype=dtype) for _ in range(2))
         graph = traced(norm, (x, *common, r))
-    (found,) = make_plan(fuse(lower(graph, "test")), GpuTarget()).kernels
+    (found,) = make_plan(fuse(lower(graph, "test")), nvidia()).kernels
     return found
 
 
 def early(made):
     """Loads before the first sum, and behind it."""
-    head, _, rest = emit(made, GpuTarget()).text.partition("tl.sum(")
+    head, _, rest = emit(made, nvidia()).text.partition("tl.sum(")
     return head.count("tl.load("), rest.count("tl.load(")
 
 
@@ -66,6 +66,6 @@ def test_values(shape, interpreter):
 def test_tiles_of_short_rows_have_two_thousand_points():
     with FakeTensorMode():
         graph = traced(lambda x: x.softmax(-1), (torch.empty(65536, 1024, dtype=torch.bfloat16),))
-    (made,) = make_plan(fuse(lower(graph, "test")), GpuTarget()).kernels
+    (made,) = make_plan(fuse(lower(graph, "test")), nvidia()).kernels
     (schedule,) = made.schedules
     assert ([b.size for b in schedule.blocks], schedule.warps) == ([2, 1024], 4)

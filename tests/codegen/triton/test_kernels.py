@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lamina.base.target import cpu
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.ir.plan import Block, GpuSchedule
-from lamina.schedule.target import Target
 from tests.codegen.harness import dense
 from tests.codegen.test_nests import RECIPES, gather, norm, softmax
 from tests.codegen.triton.harness import TARGET, Case, Interpreter, both, case
@@ -43,7 +43,7 @@ def agree(interpreter: Interpreter, made: Case, inputs: dict[str, torch.Tensor],
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nest(interpreter: Interpreter, name: str) -> None:
-    spec, inputs, sizes = RECIPES[name](name, Target.of("plain", 1))
+    spec, inputs, sizes = RECIPES[name](name, cpu("plain", 1))
     agree(interpreter, case(name, spec.nests, list(spec.buffers.values())), inputs, sizes)
 
 
@@ -123,7 +123,7 @@ def test_the_fast_forms_stay_within_sixteen_bits(interpreter: Interpreter) -> No
     """Hardware exponentials in place of exact ones; the interpreter cuts to bfloat16 where the hardware rounds."""
     body = Body(9, 130)
     x = body.op("cast", body.load("X", *body.at, dtype="bfloat16"), dtype="float32")
-    buffers = RECIPES["softmax_bfloat16"]("softmax_bfloat16", Target.of("plain", 1))[0].buffers["X"]
+    buffers = RECIPES["softmax_bfloat16"]("softmax_bfloat16", cpu("plain", 1))[0].buffers["X"]
     shape = tuple(a.extent for a in body.axes)
     buffers = replace(buffers, shape=shape, strides=(shape[1], buffers.strides[1]))
     outs = []
@@ -308,6 +308,6 @@ def test_a_scan_along_a_loop_carries_its_end(interpreter: Interpreter, reverse: 
 
 @pytest.mark.parametrize("name", NOT_HERE)
 def test_what_triton_cannot_express_is_refused(name: str) -> None:
-    spec, _, _ = RECIPES[name](name, Target.of("plain", 1))
+    spec, _, _ = RECIPES[name](name, cpu("plain", 1))
     with pytest.raises(UnsupportedKernel, match="atomic addition of int8"):
         case(name, spec.nests, list(spec.buffers.values()))

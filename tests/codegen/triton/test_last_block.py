@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lamina.base.target import nvidia
 from lamina.codegen.triton.emit import emit
 from lamina.errors import InvalidIR
 from lamina.ir.last_block import paired_axes
@@ -21,7 +22,6 @@ from lamina.ir.plan_verify import verify_plan
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
 from lamina.schedule.gpu_last_block import with_last_block
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from lamina.testing import judge, tensors
 from tests.codegen.triton.compiling import compiled
@@ -29,7 +29,7 @@ from tests.codegen.triton.harness import Interpreter
 from tests.codegen.triton.test_plans import planned, run
 from tests.lower.torch_private import traced
 
-H200 = GpuTarget()
+H200 = nvidia()
 BF16 = torch.bfloat16
 
 torch.manual_seed(1)

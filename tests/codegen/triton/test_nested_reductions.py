@@ -16,7 +16,7 @@ from lamina.ir.index import as_expr
 from lamina.ir.loops import Buffer, BufferView, LoopProgram, Nest, Reduce
 from lamina.ir.loops_interp import run_nest
 from lamina.ir.plan import Block, GpuSchedule
-from lamina.schedule import plan
+from lamina.schedule import grid_planning, plan
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu import choose
 from lamina.schedule.gpu_cutting import NestToCut
@@ -122,8 +122,8 @@ def test_what_cannot_be_written_is_planned_in_parts(interpreter: Interpreter, mo
     def schedule(nest: Nest, *given: Any) -> GpuSchedule:
         return loops if len(NestToCut(nest).sets) > 1 else choose(nest, *given)
 
-    monkeypatch.setattr(plan, "choose_gpu", schedule)
-    monkeypatch.setattr(plan, "spread", lambda program, target, memo: (program, []))
+    monkeypatch.setattr(grid_planning, "choose", schedule)
+    monkeypatch.setattr(grid_planning, "spread", lambda program, target, memo: (program, []))
     with pytest.raises(UnsupportedKernel):
         [emit(k, TARGET) for k in plan.make_plan(fused, TARGET).kernels]
     made = written_plan(fused, TARGET, None, Memo())
@@ -159,8 +159,8 @@ def test_a_kernel_that_is_expected_to_be_slow_is_taken_apart(monkeypatch: pytest
     def schedule(nest: Nest, *given: Any) -> GpuSchedule:
         return few if len(NestToCut(nest).sets) > 1 else choose(nest, *given)
 
-    monkeypatch.setattr(plan, "choose_gpu", schedule)
-    monkeypatch.setattr(plan, "spread", lambda program, target, memo: (program, []))
+    monkeypatch.setattr(grid_planning, "choose", schedule)
+    monkeypatch.setattr(grid_planning, "spread", lambda program, target, memo: (program, []))
     made = written_plan(fused, TARGET, None, Memo())
     said = [d for d in made.decisions if d.kind == "distribute"]
     assert bool(said) == (chain > 1)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lamina.base.dtypes import DTYPES, torch_dtype
+from lamina.base.target import cpu
 from lamina.ir.index import as_expr
-from lamina.schedule.target import Target
 from tests.codegen.harness import dense
 from tests.codegen.test_ops import CASTS, defined_cast, inputs, make, mismatch
 from tests.codegen.triton.harness import Case, Interpreter, both, case
@@ -21,7 +21,7 @@ def without_subnormals(value: torch.Tensor) -> torch.Tensor:
 
 
 def spec(dtype: str) -> Case:
-    given = make(dtype, Target.of("plain", 1))
+    given = make(dtype, cpu("plain", 1))
     return case(f"ops_{dtype}", given.nests, list(given.buffers.values()))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lamina.base.target import nvidia
 from lamina.ir.index import as_expr
 from lamina.ir.loops import Nest
 from lamina.ir.plan import GpuSchedule
@@ -16,7 +17,6 @@ from lamina.lower.values import whole
 from lamina.runtime.cuda_driver import pack_format
 from lamina.runtime.triton_worker import Request, compile_request
 from lamina.schedule.flatten import flatten
-from lamina.schedule.gpu_target import GpuTarget
 from tests.codegen.triton.harness import Interpreter, case
 
 pytest.importorskip("triton")
@@ -95,7 +95,7 @@ def test_hopper(specialized: bool, tmp_path: Path) -> None:
     nest, buffers = made((4096, 4096, 4096))
     way = GpuSchedule("product", tiles(nest, buffers, 128, 128, 64).blocks, warps=4, stages=3)
     way = replace(way, persistent=132, descriptors=True, flat=not specialized, specialized=specialized)
-    source = case("k", [nest], list(buffers.values()), GpuTarget(), way).source
+    source = case("k", [nest], list(buffers.values()), nvidia(), way).source
     done = compiled(source, tmp_path)
     text = done.asm["ptx"]
     assert "wgmma.mma_async" in text
@@ -154,7 +154,7 @@ def test_sums_over_rows_by_the_copy_engine(tmp_path: Path) -> None:
     """Machine code of both launches."""
     nest, buffers = summed(4096, 768, 256)
     way = replace(tiles(nest, buffers, 128, 128, 64), persistent=264, descriptors=True, epilogue_subtiles=2, stages=3)
-    source = case("k", [nest], list(buffers.values()), GpuTarget(), way).source
+    source = case("k", [nest], list(buffers.values()), nvidia(), way).source
     assert "cp.async.bulk.tensor" in compiled(source, tmp_path).asm["ptx"]
     assert source.then is not None
     assert source.then.grid[0] == 768 // 32

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lamina.base.dtypes import torch_dtype
+from lamina.base.target import nvidia
 from lamina.codegen.triton.emit import emit
 from lamina.ir.index import Axis, as_expr
 from lamina.ir.loops import Buffer, BufferView, Compute, Constant, LibraryCall, Load, LoopProgram, Nest, Store
@@ -23,7 +24,6 @@ from lamina.ir.plan_verify import verify_plan
 from lamina.lower.context import Lowering
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import Fused, fuse
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from lamina.testing import judge, tensors
 from tests.codegen.triton.harness import Interpreter
@@ -31,7 +31,7 @@ from tests.lower.torch_private import traced
 from tests.schedule.test_gpu_split import on
 
 CHANNELS_LAST = torch.channels_last
-SMALL = GpuTarget("small", 8, approximate=False)
+SMALL = nvidia("small", 8, approximate=False)
 Library = Callable[[LibraryCall, dict[str, Tensor], dict[str, Buffer], dict[str, int]], None]
 
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from lamina.base.target import Target, nvidia
 from lamina.codegen.triton.emit import emit
 from lamina.ir.plan import GpuSchedule, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.lower.to_loops import lower
 from lamina.rewrite.pool_places import max_pool2d_offsets_backward, max_pool2d_with_offsets
 from lamina.schedule.fuse import fuse
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from tests.codegen.triton.compiling import compiled
 from tests.codegen.triton.harness import Interpreter
@@ -38,7 +38,7 @@ WINDOWS: list[tuple[Any, ...]] = [
 ]
 
 
-def planned(function: Any, given: tuple[Tensor, ...], target: GpuTarget = SMALL) -> Plan:
+def planned(function: Any, given: tuple[Tensor, ...], target: Target = SMALL) -> Plan:
     """The plan of a function of tensors like these on a GPU."""
     with FakeTensorMode():
         fakes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cuda") for t in given]
@@ -106,12 +106,12 @@ def test_threads_take_as_much_of_a_stem_as_registers_hold(tmp_path: Path, form: 
     """Eight points of four elements each, in wide accesses where the channels come last."""
     with FakeTensorMode():
         given = stem_operands((128, 64, 112, 112), form, BF16)
-    plan = planned(stem, given, GpuTarget())
+    plan = planned(stem, given, nvidia())
     assert plan.kernel_count == 2
     for k in plan.kernels:
         first = k.schedules[0]
         assert isinstance(first, GpuSchedule)
         assert prod(b.size for b in first.blocks) == 8 * 32 * first.warps
-        text = compiled(emit(k, GpuTarget()), tmp_path).asm["ptx"]
+        text = compiled(emit(k, nvidia()), tmp_path).asm["ptx"]
         if form is LAST:
             assert not re.search(r"ld\.global\S*\.b16", text)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from lamina.base.target import nvidia
 from lamina.ir.index import as_expr
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, Load, LoopProgram, Nest, Store
 from lamina.ir.plan import Block, GpuSchedule
@@ -20,7 +21,6 @@ from lamina.ir.product import as_product
 from lamina.lower.builder import NestBuilder
 from lamina.lower.values import whole
 from lamina.schedule.flatten import flatten
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.inline import inline_into
 from lamina.schedule.product_tiles import product_schedules
 from lamina.schedule.products import place_products, product_nest, with_epilogue
@@ -155,7 +155,7 @@ def placed(kept: bool = False, sizes: tuple[int, int, int] = (1024, 1024, 256)) 
     )
     inputs = tuple(n for n in ("a", "b", "c", "r"))
     program = LoopProgram("test", inputs, tuple(buffers.values()), (call, nest), outputs)
-    return place_products(program, GpuTarget()), buffers
+    return place_products(program, nvidia()), buffers
 
 
 def test_an_epilogue_joins_its_product(interpreter: Interpreter) -> None:
@@ -191,7 +191,7 @@ def computed(
     outputs = tuple(BufferView(n, buffers[n].shape, buffers[n].strides, as_expr(0)) for n in names)
     inputs = ("a", "codes", "scales", *(["r"] if gelu else []))
     program = LoopProgram("test", inputs, tuple(buffers.values()), tuple(steps), outputs)
-    return *place_products(program, GpuTarget()), buffers
+    return *place_products(program, nvidia()), buffers
 
 
 @pytest.mark.parametrize("gelu", [False, True])
@@ -207,8 +207,8 @@ def test_what_computes_an_operand_joins_its_product(gelu: bool, interpreter: Int
     flat = flatten((nest,), buffers)
     dtypes = {f"b{k}": d for k, d in enumerate(flat.dtypes)}
     touched = [b for b in buffers.values() if b.name in {e.buffer for e in nest.body if isinstance(e, Load | Store)}]
-    schedule = product_schedules(flat.nests[0], dtypes, GpuTarget())[0]
-    done = compiled(case("k", [nest], touched, GpuTarget(), schedule).source, tmp_path)
+    schedule = product_schedules(flat.nests[0], dtypes, nvidia())[0]
+    done = compiled(case("k", [nest], touched, nvidia(), schedule).source, tmp_path)
     assert "mma" in done.asm["ptx"]
     small, _, buffers = computed(24, 40, 50, gelu=gelu)
     assert [type(step) for step in small.steps][:2] == [Nest, LibraryCall]  # too small for a kernel
@@ -253,7 +253,7 @@ def test_a_computed_operand_stays_where_what_it_is_made_of_is_written_again() ->
     changed = tuple({**buffers, "a": a, "y": y}.values())
     outputs = (BufferView("y", y.shape, y.strides, as_expr(0)),)
     for steps, joined in (((producer, call, other.nest()), True), ((producer, other.nest(), call), False)):
-        made, _ = place_products(replace(program, buffers=changed, steps=steps, outputs=outputs), GpuTarget())
+        made, _ = place_products(replace(program, buffers=changed, steps=steps, outputs=outputs), nvidia())
         assert (len(made.steps) == 2) == joined
 
 
@@ -301,14 +301,14 @@ def test_wgmma(transposed: tuple[bool, bool], tmp_path: Path) -> None:
     assert nest is not None
     flat = flatten((nest,), buffers)
     dtypes = {f"b{k}": d for k, d in enumerate(flat.dtypes)}
-    schedule = product_schedules(flat.nests[0], dtypes, GpuTarget())[0]
-    made = case("k", [nest], list(buffers.values()), GpuTarget(), schedule)
+    schedule = product_schedules(flat.nests[0], dtypes, nvidia())[0]
+    made = case("k", [nest], list(buffers.values()), nvidia(), schedule)
     done = compiled(made.source, tmp_path)
     text = done.asm["ptx"]
     assert "wgmma.mma_async" in text
     assert "cp.async" in text
     assert ".local .align" not in text
-    assert done.metadata.shared <= GpuTarget().shared_bytes
+    assert done.metadata.shared <= nvidia().shared_bytes
 
 
 def test_loads_are_of_the_operands() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lamina.base.reference import copied, in_double
+from lamina.base.target import Target
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource, UnsupportedKernel
 from lamina.ir.loops_interp import run_library
@@ -24,7 +25,6 @@ from lamina.ir.plan_verify import verify_plan
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.schedule.fuse import fuse
 from lamina.schedule.gpu_space import candidates
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from lamina.testing import judge
 from lamina.tuning.kernels import axis_lengths
@@ -137,7 +137,7 @@ def test_random_kernels(request: pytest.FixtureRequest, interpreter: Interpreter
 
 
 def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch, interpreter: Interpreter) -> None:
-    def wrong(kernel: Kernel, target: GpuTarget) -> TritonSource:
+    def wrong(kernel: Kernel, target: Target) -> TritonSource:
         source = emit(kernel, target)
         return replace(source, text=source.text.replace("libdevice.sin(", "libdevice.cos("))
 

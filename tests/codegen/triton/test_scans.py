@@ -11,19 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from lamina.base.target import nvidia
 from lamina.ir.loops import Scan
 from lamina.ir.plan import Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.lower.to_loops import lower
 from lamina.schedule import scan_chunks
 from lamina.schedule.fuse import fuse
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from tests.codegen.triton.harness import Interpreter
 from tests.codegen.triton.test_plans import run
 from tests.lower.torch_private import traced
 
-FEW = GpuTarget("few", 8, approximate=True)
+FEW = nvidia("few", 8, approximate=True)
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 _ROUNDINGS = 32
 """Errors of one rounding of the largest result that others may have: the interpreter adds up tiles one by one."""

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from lamina.base.target import nvidia
 from lamina.codegen.triton.emit import emit
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.testing import judge, tensors
 from tests.codegen.triton.harness import Interpreter
 from tests.codegen.triton.on_cuda import planned_on_cuda
@@ -90,7 +90,7 @@ def test_a_norm_joins_the_product_after_it(columns: int) -> None:
     def function(x: Tensor, w: Tensor) -> Tensor:
         return (x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()) @ w.t()
 
-    plan = planned_on_cuda(GpuTarget(), function, torch.empty(512, 1024), torch.empty(columns, 1024))
+    plan = planned_on_cuda(nvidia(), function, torch.empty(512, 1024), torch.empty(columns, 1024))
     assert len(plan.kernels) == 1
     assert plan.library_count == 0
 
@@ -115,9 +115,9 @@ LARGE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], str]] = {
 @pytest.mark.parametrize("name", LARGE)
 def test_accesses_are_wide_and_registers_suffice(name: str, tmp_path: Path) -> None:
     function, arguments, kind = LARGE[name]
-    kernel = planned_on_cuda(GpuTarget(), function, *arguments).kernels[0]
+    kernel = planned_on_cuda(nvidia(), function, *arguments).kernels[0]
     assert kernel.schedules[0].kind == kind
-    done = compiled(emit(kernel, GpuTarget()), tmp_path)
+    done = compiled(emit(kernel, nvidia()), tmp_path)
     text = done.asm["ptx"]
     assert "ld.global.v4.b32" in text or "cp.async.cg.shared.global" in text
     assert spilled(text, tmp_path) == 0

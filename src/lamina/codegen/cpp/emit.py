@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from lamina.base.target import Target
 from lamina.codegen.cpp.expressions import SHORT
 from lamina.codegen.cpp.nest import NestWriter
 from lamina.codegen.cpp.nest_analysis import NestAnalysis
@@ -11,20 +10,10 @@ from lamina.codegen.cpp.text import Text
 from lamina.ir.loops import Check
 from lamina.ir.plan import Kernel, Schedule
 
-__all__ = ["CpuTarget", "emit"]
+__all__ = ["emit"]
 
 
-class CpuTarget(Protocol):
-    """What code generation needs to know of the processor."""
-
-    @property
-    def isa(self) -> str: ...
-
-    @property
-    def vector_bytes(self) -> int: ...
-
-
-def emit(kernel: Kernel, target: CpuTarget) -> str:
+def emit(kernel: Kernel, target: Target) -> str:
     """C++ source of ``kernel``: ``extern "C" int64_t NAME(void* b0, ..., int64_t s0, ...)``, for use after the prelude.
 
     The function returns 0, or the 1-based number of the failed Check, counted through its nests.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
+from lamina.base.target import Target
 from lamina.codegen.triton.cluster import cluster_lines
 from lamina.codegen.triton.grouped import dispatch, programs
 from lamina.codegen.triton.last_block import programs_of, write_last_block
@@ -21,17 +21,10 @@ from lamina.ir.index import Expr, as_expr, prod
 from lamina.ir.loops import Check, Nest, Store
 from lamina.ir.plan import GpuSchedule, Kernel
 
-__all__ = ["TritonTarget", "emit"]
+__all__ = ["emit"]
 
 
-class TritonTarget(Protocol):
-    """What code generation needs to know of the GPU."""
-
-    @property
-    def capability(self) -> int: ...
-
-
-def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
+def emit(kernel: Kernel, target: Target) -> TritonSource:
     """The Triton source of ``kernel``. Raises ``UnsupportedKernel`` where Triton cannot express it.
 
     Programs are numbered along one dimension of the grid, the nests of a group one after the other.
@@ -199,7 +192,7 @@ def _joined(kernel: Kernel, dtypes: dict[str, str], parameters: list[str], types
 
 
 def _product(
-    kernel: Kernel, dtypes: dict[str, str], parameters: list[str], types: list[str], target: TritonTarget
+    kernel: Kernel, dtypes: dict[str, str], parameters: list[str], types: list[str], target: Target
 ) -> TritonSource:
     """The source of a product, and of the launch after it that adds up its sums over rows."""
     (nest,), (schedule,) = kernel.nests, kernel.schedules
@@ -239,7 +232,7 @@ def _product(
     return replace(made, then=then)
 
 
-def _plain(kernel: Kernel, target: TritonTarget) -> TritonSource:
+def _plain(kernel: Kernel, target: Target) -> TritonSource:
     """The same kernel for addresses that descriptors cannot begin at."""
     (schedule,) = kernel.schedules
     assert isinstance(schedule, GpuSchedule)
