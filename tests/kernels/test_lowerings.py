@@ -272,6 +272,7 @@ def test_a_new_lowering_counts_in_the_next_compilation() -> None:
         (ops.gated, "loops", "form is 'loops'"),
         ("lamina_tests::nothing", "torch", "torch has no operation"),
         (torch.ops.aten.gelu.default, "torch", "is not a custom operation"),
+        (torch.ops.quantized.add.default, "torch", "is not a custom operation"),
         (torch.ops.aten.add, "torch", "has the overloads"),
         (ops.add_, "torch", "writes to its arguments"),
         (3, "torch", "was given for a int"),

@@ -15,6 +15,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from lamina.base.fx.copying import copy_nodes
 from lamina.base.fx.torch_private import graph_module
+from lamina.base.namespaces import KNOWN
 from lamina.base.torch_private import OpOverload
 from lamina.ops import overloads
 from lamina.ops.row import RESHAPED
@@ -22,7 +23,6 @@ from lamina.ops.row import RESHAPED
 __all__ = ["copied", "restrided"]
 
 _FIXED = overloads(lambda row: row.by_strides)
-_KNOWN = ("aten", "prims", "lamina")
 _VIEWS = overloads(lambda row: row.elements == RESHAPED)
 
 
@@ -68,7 +68,7 @@ def copied(gm: GraphModule) -> GraphModule:
 
 def _is_foreign(target: Any) -> bool:
     """Whether an operator comes from neither torch nor this package."""
-    return isinstance(target, OpOverload) and target.namespace not in _KNOWN
+    return isinstance(target, OpOverload) and target.namespace not in KNOWN
 
 
 class _Derive(Interpreter):

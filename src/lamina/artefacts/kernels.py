@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from lamina.artefacts.constants import Unstorable
+from lamina.base.namespaces import ATEN
 from lamina.base.retryable import set_retryable
 from lamina.base.torch_private import boxed
 from lamina.runtime.cache import Entry
@@ -125,7 +126,7 @@ def _modules_of(text: str) -> list[str]:
     found = set()
     for attribute, given, name in _OPERATION.findall(text):
         space = attribute or given
-        if space not in ("aten", "prims") and f"{space}::{name}" not in _OURS:
+        if space not in ATEN and f"{space}::{name}" not in _OURS:
             raise Unstorable(f"the operation {space}::{name}")
         found.add(_OURS.get(f"{space}::{name}", ""))
     return sorted(found - {""})

@@ -30,6 +30,7 @@ from lamina.artefacts.code import code_digest
 from lamina.artefacts.constants import Unstorable, read_constant, written_constant
 from lamina.artefacts.torch_private import HIDDEN
 from lamina.base.class_flags import MADE_BY_PYTHON
+from lamina.base.namespaces import ATEN
 from lamina.base.torch_private import OpOverload
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.kinds import IsA, Remembered
@@ -228,7 +229,7 @@ def _read_cached(module: str, path: str, *parts: Any) -> Any:
 def _operator_name(operator: OpOverload) -> list[Any]:
     whole = _of_operator(operator)
     space, _, name = whole.partition("::")
-    if space not in ("aten", "prims"):
+    if space not in ATEN:
         raise Unstorable(f"the operator {space}::{name}")
     packet = name.partition(".")[0]
     return ["operator", space, packet, str(operator).rpartition(".")[2], whole]

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from lamina.base.identity import identity_of, place_of
+from lamina.base.namespaces import BUILT_IN
 from lamina.base.torch_private import OpOverload, OpOverloadPacket, operator_of, returns_arguments, schema_of
 from lamina.errors import BadArgument
 
@@ -19,15 +20,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 FORMS = ("torch", "scalar", "nest")
 """How a lowering is written: in torch's functions, as arithmetic on one element, or as loop nests."""
 
-_BUILT_IN = ("aten", "prims", "prim", "lamina")
-
 
 def is_programs_own(target: Any) -> bool:
     """Whether a call's target is an operation that is neither torch's nor Lamina's, such as ``custom_op`` makes."""
     overload = operator_of(target)
     if not isinstance(overload, (OpOverload, OpOverloadPacket)):
         return False
-    return str(overload).replace("::", ".").split(".")[0] not in _BUILT_IN
+    return str(overload).replace("::", ".").split(".")[0] not in BUILT_IN
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def lowering(op: Any, *, form: str = "torch") -> Callable[[F], F]:
         raise BadArgument(f"form is {form!r}", remedy=f"use one of {', '.join(FORMS)}")
     overload = _overload(op)
     schema = schema_of(overload)
-    if overload.namespace in _BUILT_IN:
+    if overload.namespace in BUILT_IN:
         raise BadArgument(f"{overload} is not a custom operation", remedy="write a rule to change what it becomes")
     if schema.is_mutable or returns_arguments(overload):
         raise BadArgument(

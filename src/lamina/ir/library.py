@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.namespaces import BUILT_IN
 from lamina.base.torch_private import schema_of
 from lamina.base.user_kernels import is_user_kernel, user_kernel
 from lamina.ops import OPERATIONS
@@ -32,8 +33,6 @@ OUT_VARIANTS: dict[str, str] = {
 }
 """Operations that write their one result into memory given as ``out=`` at no extra cost, with any dense strides."""
 
-_BUILT_IN = ("aten", "prims", "prim", "lamina", "mkldnn", "onednn", "quantized", "user")
-
 
 def overload(op: str) -> Any:
     """The operation called ``op``, for example "aten.mm.default", or a user's kernel. ``AttributeError`` if none."""
@@ -45,7 +44,7 @@ def overload(op: str) -> Any:
 
 def is_custom(op: str) -> bool:
     """Whether ``op`` is an operation that neither torch nor Lamina defines."""
-    return op.split(".")[0] not in _BUILT_IN
+    return op.split(".")[0] not in BUILT_IN and not is_user_kernel(op)
 
 
 def may_alias(op: str) -> bool:

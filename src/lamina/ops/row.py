@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from lamina.base.namespaces import KNOWN
 from lamina.ops.element import Formula
 
 __all__ = ["ARRANGEMENTS", "KINDS", "NEVER_AGAIN", "Row", "rows"]
@@ -70,8 +71,6 @@ ARRANGEMENTS: dict[str, str] = {
     PART: "some of them",
 }
 """How the elements of an operand may stand in the result of an operation that computes nothing, and what each says."""
-
-_NAMESPACES = ("aten", "prims", "lamina")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +138,6 @@ def rows(kind: str, names: str, **facts: Any) -> Iterator[Row]:
     """
     for name in names.split():
         first, *rest = name.split(".")
-        space, parts = (first, rest) if first in _NAMESPACES else ("aten", [first, *rest])
+        space, parts = (first, rest) if first in KNOWN else ("aten", [first, *rest])
         for overload in (parts[1] if len(parts) > 1 else "default").split("|"):
             yield Row(f"{space}.{parts[0]}.{overload}", kind, **facts)

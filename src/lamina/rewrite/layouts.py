@@ -22,6 +22,7 @@ from lamina.base.decision import Decision
 from lamina.base.devices import Where, kind_of, with_cudnn, with_onednn
 from lamina.base.fx.copying import Read, copy_nodes
 from lamina.base.fx.torch_private import graph_module
+from lamina.base.namespaces import KNOWN
 from lamina.base.torch_private import OpOverload
 from lamina.ops import overloads
 from lamina.ops.aliasing import makes_view
@@ -219,7 +220,7 @@ class _Layouts:
 
     def follows(self, node: Node) -> bool:
         """Whether most of what the operation reads of images is channels-last now, some of it newly."""
-        if not isinstance(node.target, OpOverload) or node.target.namespace not in ("aten", "prims", "lamina"):
+        if not isinstance(node.target, OpOverload) or node.target.namespace not in KNOWN:
             return False
         if any(part in str(node.target) for part in _OWN_LAYOUT):
             return False
