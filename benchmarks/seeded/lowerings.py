@@ -23,7 +23,7 @@ LOWERINGS = (
     Bug(
         "variance with correction above n is not clamped",
         "dropped clamp",
-        f"{_LOWER}/reduction.py",
+        f"{_LOWER}/moments.py",
         '- correction).op("maximum", 0.0)',
         "- correction)",
         (f"{_EDGES}::test_variances_with_more_taken_off_than_there_are",),
@@ -55,7 +55,7 @@ LOWERINGS = (
     Bug(
         "norm of negative infinite order is a maximum",
         "wrong operation",
-        f"{_LOWER}/reduction.py",
+        f"{_LOWER}/vector_norms.py",
         'return over(b, "min", size, dims)',
         'return over(b, "max", size, dims)',
         (f"{_MEANING}::test_orders_of_norms",),

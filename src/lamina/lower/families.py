@@ -22,6 +22,7 @@ from lamina.lower import (
     matrix_vector,
     max_pooling,
     mean_pooling,
+    moments,
     nll_loss,
     norms,
     padding,
@@ -39,6 +40,7 @@ from lamina.lower import (
     topk,
     upsample,
     upsample_gradients,
+    vector_norms,
     views,
 )
 
@@ -49,6 +51,7 @@ DERIVED = formulas.rules_of_rows()
 
 LOADED = (
     *(activations, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
+    *(moments, vector_norms),
     *(batch_norm, foreach, group_norm, losses, matrix_vector, max_pooling, mean_pooling, nll_loss, norms, row_digest),
     *(arrangement, asserts, concat, convolution, cross, distances, embedding_bags, indexing, padding, scan, scatter),
     *(selections, sorting),

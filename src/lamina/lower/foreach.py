@@ -20,9 +20,10 @@ from lamina.lower.pointwise import (
     power,
     subtract_scaled,
 )
-from lamina.lower.reduction import norm_into, over, reduced, reduced_dims
+from lamina.lower.reduction import over, reduced, reduced_dims
 from lamina.lower.rules import rule
 from lamina.lower.values import TensorValue
+from lamina.lower.vector_norms import norm_into
 from lamina.ops import OPERATIONS
 from lamina.ops.element import largest, smallest
 

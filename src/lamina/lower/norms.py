@@ -13,9 +13,10 @@ from torch.fx import Node
 from lamina.ir.index import Expr
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
-from lamina.lower.reduction import count, vector_norm
+from lamina.lower.reduction import count
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
+from lamina.lower.vector_norms import vector_norm
 
 __all__ = ["absent_bias", "affine", "input_gradient", "normalised", "optional_results"]
 

@@ -22,8 +22,9 @@ from lamina.lower.builder import NestBuilder
 from lamina.lower.values import whole
 from lamina.schedule.flatten import flatten
 from lamina.schedule.inline import inline_into
+from lamina.schedule.product_nests import product_nest, with_epilogue
 from lamina.schedule.product_tiles import product_schedules
-from lamina.schedule.products import place_products, product_nest, with_epilogue
+from lamina.schedule.products import place_products
 from tests.codegen.triton.harness import Interpreter, both, case
 
 triton = pytest.importorskip("triton")
