@@ -203,3 +203,17 @@ def test_sizes_that_a_factor_keeps_or_doubles_have_eagers_elements(name: str, dy
             result.backward(torch.arange(float(result.numel())).reshape(result.shape))
             found.append((result.tolist(), result.stride(), x.grad.tolist()))  # type: ignore[union-attr]
         assert found[0] == found[1], (rows, quarters)
+
+
+def test_an_infinite_element_keeps_to_itself_where_sizes_that_vary_are_kept() -> None:
+    """A neighbour times zero is not a number if it is infinite: eager has no neighbours where a size stays."""
+    compiled = lamina.compile(
+        lambda x, size: F.interpolate(x, size=(size, size), mode="bilinear", align_corners=True),
+        dynamic=True,
+        options={"strict": True},
+    )
+    for rows, columns, size in ((4, 5, 8), (6, 7, 6), (6, 6, 6), (5, 6, 6)):
+        x = torch.arange(float(rows * columns)).reshape(1, 1, rows, columns)
+        x[0, 0, 2, 3] = -torch.inf
+        found, eager = compiled(x, size), F.interpolate(x, size=(size, size), mode="bilinear", align_corners=True)
+        torch.testing.assert_close(found, eager, equal_nan=True)

@@ -16,7 +16,6 @@ import torch
 
 from lamina.aot.torch_private import dispatched_in_python, resampled_size, suggested_format
 from lamina.base.devices import kind_of
-from lamina.base.symbolic.torch_private import is_sure
 
 __all__ = ["whole_resampling"]
 
@@ -88,6 +87,14 @@ def _with_sizes(operation: Any, name: str) -> Callable[..., Any]:
     return changed
 
 
+def _kept(x: torch.Tensor, sizes: Sequence[Any]) -> list[bool]:
+    """Which sizes are kept: eager takes each element for itself then, and no neighbour times zero.
+
+    What the trace rests on says so from then on, or the contrary.
+    """
+    return [bool(source == result) for source, result in zip(x.shape[2:], sizes, strict=True)]
+
+
 def _is_whole(x: torch.Tensor, sizes: Sequence[Any], factors: Sequence[float]) -> bool:
     """Whether sizes are kept or doubled by another factor: some of eager's kernels take other elements then."""
     pairs = zip(x.shape[2:], sizes, factors, strict=True)
@@ -98,7 +105,7 @@ def _interpolated(x: torch.Tensor, sizes: Sequence[Any], corners: bool, factors:
     """Linear interpolation of the last dimensions to ``sizes``, summed up in eager's order."""
     rank = len(sizes)
     dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
-    kept = [is_sure(source == result) for source, result in zip(x.shape[2:], sizes, strict=True)]
+    kept = _kept(x, sizes)
     cpu, copied = kind_of(x).host, all(kept)
     wide = x.to(dtype)  # before its elements are taken, whose gradients are added up
     around: list[list[tuple[torch.Tensor, Any]]] = []
