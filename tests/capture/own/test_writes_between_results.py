@@ -43,3 +43,26 @@ def test_hooks_see_what_results_behind_a_write_add(write: str, capture: Any) -> 
         assert x.grad is not None
         found.append([*seen, x.grad])
     torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("capture", ["own", "dynamo"])
+@pytest.mark.parametrize("written", [False, True])
+def test_gradients_of_views_are_asked_for(capture: Any, written: bool) -> None:
+    """Of the first call, whose results take the place of what stood for them, and of later ones."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        first = -x
+        view = first.unsqueeze(0)
+        if written:
+            view.add_(1)
+        return first, view, view - 0.25
+
+    compiled = lamina.compile(function, options={"capture": capture})
+    for _ in range(3):
+        found = []
+        for call in (compiled, function):
+            x = torch.ones(2, requires_grad=True)
+            results = call(x)
+            total = sum(((result * (place + 1)).sum() for place, result in enumerate(results)), torch.zeros(()))
+            found.append(torch.autograd.grad(total, [*results, x]))
+        torch.testing.assert_close(found[0], found[1])

@@ -22,7 +22,7 @@ from lamina.aot.engine.torch_private import (
 )
 from lamina.aot.notes import Notes
 from lamina.aot.watched.torch_private import asked_of_engine, hooks_noticed
-from lamina.base.followed import followed
+from lamina.base.followed import Kept, followed
 from lamina.base.reasons import Reason
 from lamina.base.recipes import made_of
 from lamina.base.torch_private import base_of, storage_of, version_of
@@ -167,7 +167,8 @@ class _Dependent(torch.autograd.Function):
         count, place = len(watch.part.inputs), 1 + len(watch.part.others)
         others, behind = hidden[1:place], [t for t in hidden[place:] if t.requires_grad]
         ctx.watch, ctx.count, ctx.held, ctx.unwatched = watch, len(given), None, None
-        ctx.views = [t for t in others if base_of(t) is not None] if behind else None  # made without a node of a part
+        # Those made without a node of a part.
+        ctx.views = [Kept(t) for t in others if base_of(t) is not None] if behind else None
         ctx.others = [followed(t) for t in others]
         ctx.versions = [version_of(t) for t in others]
         leads = watch.part.leads[count:]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from lamina.base.followed import moved
+from lamina.base.followed import held_by_followers, moved
 from lamina.base.lowering import is_programs_own
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.torch_private import held_beneath, take_place, unhooked
@@ -49,7 +49,8 @@ def become(made: Pending, results: list[torch.Tensor]) -> None:
     """Make a pending tensor the last of the ``results``, which is taken from there."""
     real = results.pop()
     # Counted here: how many references a call of a function holds depends on who runs frames, Dynamo or Python.
-    if sys.getrefcount(real) - held_beneath(real) > _HELD_HERE:  # somebody else's object keeps its tensor
+    with_it = held_beneath(real) + held_by_followers(real)
+    if sys.getrefcount(real) - with_it > _HELD_HERE:  # somebody else's object keeps its tensor
         real = _again(real)
     made.__dict__.clear()
     moved(real, made)
