@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from lamina.base.devices import DeviceKind, kind_of
 from lamina.options import Options
 from lamina.record import Record
 from lamina.rewrite.rewriting import Rewriting
 
-__all__ = ["applied", "calls", "gradients", "rewritten", "run_changed"]
+__all__ = ["applied", "calls", "gradients", "kinds_with", "rewritten", "run_changed"]
 
 Change = Callable[[GraphModule], GraphModule]
 
@@ -54,3 +56,13 @@ def gradients(result: Tensor, leaves: Sequence[Tensor]) -> list[Tensor | None]:
     """The gradients of a fixed weighting of ``result``."""
     weights = torch.linspace(-1, 1, result.numel(), dtype=result.dtype, device=result.device).reshape(result.shape)
     return list(torch.autograd.grad((result * weights).sum(), leaves, allow_unused=True))
+
+
+def kinds_with(*libraries: str, **facts: Any) -> Callable[[Any], DeviceKind]:
+    """``kind_of`` on a machine where every device has these ``libraries``, too, and these facts are so."""
+
+    def kind(place: Any) -> DeviceKind:
+        found = kind_of(place)
+        return replace(found, libraries=found.libraries | set(libraries), **facts)
+
+    return kind

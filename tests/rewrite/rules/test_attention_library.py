@@ -14,10 +14,11 @@ from torch.fx import GraphModule, Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import lamina
+from lamina.base.devices import FUSED_ATTENTION
 from lamina.record import Record
 from lamina.rewrite.rules import attention_library as module
 from lamina.rewrite.rules.attention_call import LIBRARY
-from tests.rewrite.rules.capturing import gradients, rewritten, run_changed
+from tests.rewrite.rules.capturing import gradients, kinds_with, rewritten, run_changed
 
 sdpa = F.scaled_dot_product_attention
 
@@ -80,7 +81,7 @@ def calls(gm: GraphModule) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_that_are_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SKIPPING", ("cpu",))
+    monkeypatch.setattr(module, "kind_of", kinds_with(FUSED_ATTENTION))
     mask, expected = MASKS[name]
     inputs = [torch.randn(2, 4, 6, 8, generator=torch.Generator().manual_seed(k)).requires_grad_() for k in range(3)]
 
@@ -129,7 +130,7 @@ def test_a_causal_mask_is_eagers_whatever_it_hides(
 
 
 def test_numbers_that_hide_are_assumed_to_be_far_only_where_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SKIPPING", ("cpu",))
+    monkeypatch.setattr(module, "kind_of", kinds_with(FUSED_ATTENTION))
     q = torch.randn(2, 4, 6, 8)
     for finite, kept in ((False, True), (True, False)):
         compiled = lamina.compile(lambda q: sdpa(q, q, q, by_number(q)), options={"assume_finite": finite})
@@ -214,7 +215,7 @@ def shared_heads(gm: GraphModule) -> bool:
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize("name", REPEATS)
 def test_heads_that_are_repeated(name: str, normed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_DEVICES", ("cpu",))
+    monkeypatch.setattr(module, "kind_of", kinds_with(FUSED_ATTENTION))
     repeat, shared = REPEATS[name]
     inputs = [
         torch.randn(2, heads, 6, 8, generator=torch.Generator().manual_seed(k)).bfloat16().requires_grad_()
@@ -234,7 +235,7 @@ def test_heads_that_are_repeated(name: str, normed: bool, monkeypatch: pytest.Mo
 
 
 def test_heads_are_repeated_where_no_fused_kernel_shares_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_DEVICES", ("cpu",))
+    monkeypatch.setattr(module, "kind_of", kinds_with(FUSED_ATTENTION))
     q, k = torch.randn(2, 8, 6, 8).bfloat16(), torch.randn(2, 2, 6, 8).bfloat16()
 
     def function(q: Tensor, k: Tensor) -> Tensor:
@@ -249,7 +250,7 @@ def test_heads_are_repeated_where_no_fused_kernel_shares_them(monkeypatch: pytes
 
 
 def test_keys_written_to_meanwhile_stay_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_DEVICES", ("cpu",))
+    monkeypatch.setattr(module, "kind_of", kinds_with(FUSED_ATTENTION))
     q, k = torch.randn(1, 4, 6, 8).bfloat16(), torch.randn(1, 2, 6, 8).bfloat16()
 
     def function(q: Tensor, k: Tensor) -> Tensor:

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.base.devices import TRITON
 from lamina.record import Record
 from lamina.rewrite.rules import attention_one_query as module
-from tests.rewrite.rules.capturing import rewritten, run_changed
+from tests.rewrite.rules.capturing import kinds_with, rewritten, run_changed
 
 LIBRARY = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
 KEYS = 256
@@ -20,7 +21,7 @@ KEYS = 256
 
 @pytest.fixture
 def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_DEVICES", ("cpu", "cuda"))
+    monkeypatch.setattr(module, "kind_of", kinds_with(language=TRITON))
 
 
 def tensors(dtype: torch.dtype = torch.float32, heads: int = 4, shared: int = 1, queries: int = 1) -> list[Tensor]:
