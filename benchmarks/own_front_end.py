@@ -85,7 +85,7 @@ def _breaks(count: int, acceptance: str) -> Iterable[Figure]:
         captured, made = captured + min(regions.calls, eager.calls), made + eager.calls
         without += not call.graphs
         twice += any(name not in _OF_VALUES for name in ran.names - eager.names)
-    how = f"{len(programs)} programs, {len(programs_that_break.PROGRAMS)} of them those of the issue"
+    how = f"{len(programs)} programs, each of which ends graphs"
     yield Figure("calls of torch's in graphs", "80 %", f"{captured} of {made}", captured >= 0.8 * made, how)
     yield Figure("programs without a graph", "0", str(without), without == 0, how)
     yield Figure("programs whose first call computes something twice", "0", str(twice), twice == 0, how)

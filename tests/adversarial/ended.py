@@ -5,20 +5,9 @@ from __future__ import annotations
 import weakref
 
 from lamina.testing.fuzz import attempt, sample
+from tests.adversarial.ends import Finalized, Plain
 
 kept = None
-
-
-class Ended:
-    def __init__(self, log):
-        self.log = log
-
-    def __del__(self):
-        self.log.append("end")
-
-
-class Plain:
-    pass
 
 
 def _holding(value):
@@ -33,7 +22,7 @@ def _dropped(compile, functions, hold):
         compiled = compile(function)
         for seed in range(2):
             log = []
-            yield compiled(sample(3, seed=seed), hold(Ended(log)), log), log
+            yield compiled(sample(3, seed=seed), hold(Finalized(log)), log), log
 
 
 def items_of_dictionaries_end(compile):
@@ -112,15 +101,15 @@ def attributes_and_variables_end(compile):
     yield from _dropped(compile, (replace, delete), _holding)
     yield from _dropped(compile, (nested,), lambda made: _holding(_holding(made)))
     compiled, log = compile(of_module), []
-    globals()["kept"] = Ended(log)
+    globals()["kept"] = Finalized(log)
     yield compiled(sample(3), log), log
     compiled = compile(of_function)
-    for made in (Plain(), 2.0, Ended([])):
+    for made in (Plain(), 2.0, Finalized([])):
         held = made
         yield compiled(sample(3), [])
     del made
     log = []
-    held = Ended(log)
+    held = Finalized(log)
     yield compiled(sample(3), log), log
 
 
@@ -137,7 +126,7 @@ def an_end_is_noticed_in_a_later_call_alone(compile):
 
     for function, hold in ((pop, lambda value: {"k": value}), (replace, _holding)):
         compiled = compile(function)
-        for kind in (lambda log: Plain(), Ended, lambda log: None):
+        for kind in (lambda log: Plain(), Finalized, lambda log: None):
             log = []
             yield compiled(sample(3), hold(kind(log)), log), log
 

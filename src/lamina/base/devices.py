@@ -1,7 +1,7 @@
 """What is so of each type of device, whichever machine has it: stages ask this and compare no names of devices.
 
-What depends on the machine as well (sizes of caches, bandwidth, instructions) is a ``Target``'s
-(``lamina/targets``), which has the kind of its device.
+What depends on the machine as well (sizes of caches, bandwidth, instructions) is a ``Target``'s (``base/target.py``),
+which has the kind of its device.
 """
 
 from __future__ import annotations

@@ -178,11 +178,10 @@ class RegionTuning:
         moved = [moved_bytes(kernel.nests, c, dtypes, self.buffers) for c in calls]
         call, bound = calls[moved.index(max(moved))], max(moved) / self.target.copy_gbs / 1e3
         unasked = replace(unasked, bound=bound)
-        # Weights that are kept as bytes take the library many times as long as ours takes to read them.
-        stake = max([bound, *(lib.moved / self.target.copy_gbs / 1e3 for lib in library or ())])
         nest, dtypes, lengths = whole_launch(kernel, call)
-        work = expected_us(nest, dtypes, self.target, lengths, bound)
-        stake = max(stake, work, waiting_us(kernel, call, self.target))
+        stakes = [expected_us(nest, dtypes, self.target, lengths, bound), waiting_us(kernel, call, self.target)]
+        # Weights that are kept as bytes take the library many times as long as ours takes to read them.
+        stake = max([*stakes, *(lib.moved / self.target.copy_gbs / 1e3 for lib in library or ())])
         if why := worth_asking(stake, self.policy):
             return replace(unasked, key="" if library else self._key(kernel, call, (first,))), call, why
         most = max(MOST, self.policy.candidates)

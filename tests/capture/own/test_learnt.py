@@ -23,7 +23,7 @@ from lamina.record import Record
 class Compiled:
     """A compiled callable that counts its calls that are interpreted, its graphs and their calls."""
 
-    def __init__(self, target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, target: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         self.interpreted = self.graphs = self.calls = 0
         self.record = Record()
         run = Machine.run
@@ -38,7 +38,7 @@ class Compiled:
             return gm.forward
 
         monkeypatch.setattr(Machine, "run", counted)
-        self.call = interpreted_callable(target, backend_callable=backend, record=self.record)
+        self.call = interpreted_callable(target, backend_callable=backend, record=self.record, **options)
 
 
 def values() -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,34 +10,13 @@ import torch
 from torch import nn
 
 from lamina import compile as lamina_compile
-from lamina.capture.own.callable import interpreted_callable
-from lamina.capture.own.machine import Machine
-from lamina.record import Record
 from tests.capture.own.machines import MACHINES
 from tests.capture.own.sized_programs import difference
+from tests.capture.own.test_learnt import Compiled
 from tests.capture.own.test_sizes import WITH_SIZES, Attention
 
 SEEDS = 40
 ROWS = (4, 8, 16, 5, 9, 3, 12)
-
-
-class Compiled:
-    """A compiled callable that counts its calls that are interpreted and its graphs."""
-
-    def __init__(self, target: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-        self.interpreted = self.graphs = 0
-        run = Machine.run
-
-        def counted(machine: Machine, *given: Any) -> Any:
-            self.interpreted += not machine.frames
-            return run(machine, *given)
-
-        def backend(gm: torch.fx.GraphModule, fakes: Any) -> Callable[..., Any]:
-            self.graphs += 1
-            return gm.forward
-
-        monkeypatch.setattr(Machine, "run", counted)
-        self.call = interpreted_callable(target, backend_callable=backend, record=Record(), **options)
 
 
 def same(found: Any, wanted: Any) -> bool:

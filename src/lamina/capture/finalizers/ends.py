@@ -25,16 +25,17 @@ def holds_nothing(value: object) -> bool:
     return isinstance(value, _PLAIN)
 
 
-def is_noticed(values: Iterable[object], references_asked: bool) -> bool:
+def is_noticed(values: Iterable[object], references_asked: bool, within_modules: bool = True) -> bool:
     """Whether the end of any of these, or of what they hold, runs something or is told to a weak reference.
 
     Such a reference matters if it has a function of its own to call, or if the program asks references
-    (``references_asked``).
+    (``references_asked``). What modules hold is looked at ``within_modules`` only: of a model that takes milliseconds,
+    and models hardly ever end while they run.
     """
-    return any(_notices(value, references_asked) for value in _held(values))
+    return any(_notices(value, references_asked) for value in _held(values, within_modules))
 
 
-def _held(values: Iterable[object]) -> Iterator[object]:
+def _held(values: Iterable[object], within_modules: bool) -> Iterator[object]:
     """These and what they hold, but for what belongs to others: what is global to functions, and classes."""
     left, seen = list(values), set()
     while left:
@@ -43,6 +44,8 @@ def _held(values: Iterable[object]) -> Iterator[object]:
             continue
         seen.add(id(value))
         yield value
+        if isinstance(value, torch.nn.Module) and not within_modules:
+            continue
         if isinstance(value, types.FunctionType):
             left += [value.__closure__, value.__defaults__, value.__kwdefaults__]
         else:

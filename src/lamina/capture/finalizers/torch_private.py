@@ -195,7 +195,7 @@ def _guard_ends(places: Sequence[_Place], asked: bool, builder: GuardBuilder, gu
 
     def check(scope: Any) -> bool:
         values = [value for place, found in zip(places, read(scope), strict=True) for value in place.values(found)]
-        return not is_noticed(values, asked)
+        return not is_noticed(values, asked, within_modules=False)  # at each call
 
     add_check_of_call(builder, guard, check, "objects whose end is noticed")
 

@@ -27,7 +27,7 @@ class NotHeld(Exception):
 class Fakes:
     """Tensors that stand for the inputs of graphs, by how those look; one graph after the other uses them.
 
-    ``copied``: a call was not computed, so that its results have no history but that they have one.
+    ``copied``: a call was not computed, so that the history of its results leads nowhere.
     """
 
     def __init__(self) -> None:
