@@ -91,6 +91,20 @@ def test_recompiles_have_the_line_of_the_call_and_a_whole_code(
     assert_quiet(browser)
 
 
+def test_an_address_that_changes_once_the_page_is_ready_is_seen(
+    browser: Browser, tmp_path: Path, report: dict[str, Any]
+) -> None:
+    moving = "Object.defineProperty(window, 'lamina', {set(made) { this.made = made; location.hash = 'guards'; },"
+    source = f"{moving} get() {{ return this.made; }}}});"
+    made = browser.call("Page.addScriptToEvaluateOnNewDocument", source=source)
+    try:
+        opened(browser, tmp_path, report)
+        browser.until("document.querySelector('main h1')?.innerText === 'Guards'")
+    finally:
+        browser.call("Page.removeScriptToEvaluateOnNewDocument", **made)
+    assert_quiet(browser)
+
+
 def test_hostile_names_are_text(browser: Browser, tmp_path: Path, report: dict[str, Any]) -> None:
     def hostile(decision: dict[str, Any]) -> dict[str, Any]:
         return {**decision, "reason": HOSTILE, "subject": [HOSTILE], "remedy": HOSTILE}

@@ -1,4 +1,4 @@
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useState } from "preact/hooks";
 import { html } from "./html.js";
 import { Overview } from "./overview.js";
 import { Trace } from "./trace.js";
@@ -43,7 +43,8 @@ export function App({ report, other }) {
   const views = useMemo(() => (other ? [...VIEWS, ["compare", "Compare", Compare]] : VIEWS), [other]);
   const current = views.find(([name]) => name === place.view) ?? views[0];
 
-  useEffect(() => {
+  // Before the page is said to be ready: an effect after it is painted would miss an address that changes until then.
+  useLayoutEffect(() => {
     const moved = () => setPlace(address());
     const typed = (event) => {
       if (event.target.closest?.("input, select, .cm-panel") || event.ctrlKey || event.metaKey || event.altKey) {
