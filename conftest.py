@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 import tempfile
 import zlib
 from collections import defaultdict
@@ -48,6 +49,16 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
         gc.freeze()
+    return done
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """No test leaves the cache that all share unused for those after it."""
+    done = yield
+    if OWNED in os.environ and (caches := sys.modules.get("lamina.backends.caches")) is not None:
+        kept = caches.open_cache(sys.modules["lamina.options"].Options.of(None, None))
+        assert not kept.problem, f"the cache of the test run is not used any more: {kept.problem}"
     return done
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import gc
 import json
 import os
@@ -22,9 +23,13 @@ from torch import Tensor, nn
 import lamina
 from lamina.artefacts import store
 from lamina.artefacts.constants import Unstorable
+from lamina.artefacts.front import stored_calls
+from lamina.backends.caches import open_cache
 from lamina.capture.frame_reasons import LOADED
 from lamina.errors import BadArgument
+from lamina.options import Options
 from lamina.runtime.cache import Cache, Entry
+from lamina.runtime.cache_entries import write_note
 from lamina.runtime.cache_tool import export_to, import_from
 from tests.processes import python
 
@@ -345,6 +350,30 @@ def test_what_cannot_be_packaged_says_why(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     assert lamina.package(compiled, target) == target
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_calls_are_packaged_though_the_cache_cannot_be_written_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of them are in the folder of this process then."""
+    compiled = lamina.compile(_plain, options={**OWN, "cache_dir": str(tmp_path / "cache")})
+    compiled(torch.ones(4))
+    kept = open_cache(Options.of(None, {**OWN, "cache_dir": str(tmp_path / "cache")}))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    top = kept.top
+    monkeypatch.setattr(
+        "lamina.runtime.cache.write_note", lambda at, *given: full() if at is top else write_note(at, *given)
+    )
+    monkeypatch.setattr("lamina.runtime.cache._WARNED", set())
+    with pytest.warns(RuntimeWarning, match="cannot be written: No space left"):
+        compiled(torch.ones(4, 2))
+    assert kept.location != top.path.parent
+    lamina.package(compiled, tmp_path / "made")
+    loaded = lamina.load(tmp_path / "made", _plain, allow_code=True)
+    assert len(stored_calls(loaded).own) == len(stored_calls(compiled).own) == 2
 
 
 def test_calls_that_eager_runs_by_now_are_packaged_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

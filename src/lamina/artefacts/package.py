@@ -27,7 +27,7 @@ from lamina.base.region_names import callable_name
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
 from lamina.options import Options
-from lamina.runtime.cache import Cache, digest
+from lamina.runtime.cache import Cache, Miss, digest
 from lamina.runtime.cache_tool import export_to, import_from
 
 __all__ = ["load", "package"]
@@ -78,8 +78,8 @@ def _write(store: Store, part: Path) -> None:
         written = export_to(store.cache, calls, {*store.own, *store.own.values()})
         if written != len(store.own) + len({*store.own.values()}):
             raise BadArgument(
-                f"the cache has lost calls of {store.subject[0]}, or is not one folder",
-                remedy="call it again, with a cache that can be written",
+                f"the cache has lost calls of {store.subject[0]}{_lost(store)}",
+                remedy="call it again in another process, with a cache that nobody empties meanwhile",
             )
         manifest = {
             "format": _FORMAT,
@@ -95,6 +95,14 @@ def _write(store: Store, part: Path) -> None:
         with zipfile.ZipFile(part, "w") as archive:
             archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
             archive.write(calls, _CALLS)
+
+
+def _lost(store: Store) -> str:
+    """What of the calls is in the cache no more, and why."""
+    found = [store.cache.get(key) for key in store.own.values()]
+    lost = [f"{one.key}: {one.reason}" for one in found if isinstance(one, Miss)]
+    lost += [f"{name}: the note is not there" for name in store.own if store.cache.note(name) is None]
+    return "".join(f"; {one}" for one in lost)
 
 
 def load(path: str | Path, model: Callable[..., Any], inputs: Any = None, *, allow_code: bool = False) -> Any:

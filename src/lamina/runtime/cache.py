@@ -78,13 +78,18 @@ class Cache:
         """What is held open of the root; None where it cannot be used."""
         return next((top for top in self._reading if top.path.parent == self._root), None)
 
+    @property
+    def folders(self) -> tuple[Folder, ...]:
+        """What is held open of all that is read: the root, and the private folder where that cannot be written."""
+        return tuple(self._reading)
+
     def get(self, key: str) -> Entry | Miss:
         """The entry for ``key`` with every file's SHA-256 checked, or the reason why there is none.
 
         Takes no lock and writes nothing, but that what was last used a day or longer ago is marked as used now.
         """
         miss = Miss(key, "not in the cache")
-        for top in tuple(self._reading):
+        for top in self.folders:
             if (top.path, key) in self._refused:
                 continue
             found = load_entry(top, key, touch=top is self._writing)
@@ -103,7 +108,7 @@ class Cache:
     def evict(self, key: str, reason: str) -> None:
         """Remove an entry that is whole but of no use, so that this process and those to come build it again."""
         self.report(Miss(key, reason, damaged=True))
-        for top in tuple(self._reading):
+        for top in self.folders:
             try:
                 with top.within(stripe_of(key)) as folder:
                     clear_away(top, folder, key)
@@ -156,7 +161,7 @@ class Cache:
 
     def note(self, name: str) -> Mapping[str, Any] | None:
         """A note written before, or None if there is none or it is damaged."""
-        for top in tuple(self._reading):
+        for top in self.folders:
             found = load_note(top, name, touch=top is self._writing)
             if not isinstance(found, Miss):
                 return found
@@ -167,7 +172,7 @@ class Cache:
     def notes_of(self, prefix: str) -> tuple[str, ...]:
         """Names of the notes that begin with ``prefix`` (at least 2 hexadecimal digits)."""
         names: set[str] = set()
-        for top in tuple(self._reading):
+        for top in self.folders:
             try:
                 with top.within("index", stripe_of(prefix)) as folder:
                     listed = os.listdir(folder)

@@ -95,7 +95,7 @@ def remove(cache: Cache, item: Item) -> bool:
 def export_to(cache: Cache, path: Path, only: Collection[str] | None = None) -> int:
     """Write all good entries and notes to a tar file, in an order that is always the same; how many those are.
 
-    ``only``: the names of those to write.
+    Those of this process alone, whose root cannot be written, are among them. ``only``: the names of those to write.
     """
     written = 0
     part: Path | None = None
@@ -104,10 +104,10 @@ def export_to(cache: Cache, path: Path, only: Collection[str] | None = None) -> 
         descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
         part = Path(name)
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-            for item in sorted(_items(cache), key=lambda i: (i.is_note, i.name)):
-                if only is not None and item.name not in only:
+            for (_, name), items_of in sorted(_by_name(cache).items()):
+                if only is not None and name not in only:
                     continue
-                members = list(_members(_top(cache), item))
+                members = next(filter(None, (list(_members(top, item)) for top, item in items_of)), [])
                 for name, content in members:
                     member = tarfile.TarInfo(name)
                     member.size, member.mode = len(content), 0o600
@@ -189,6 +189,15 @@ def _received(archive: tarfile.TarFile, bad: list[Miss]) -> Iterator[_Received]:
 
 def _items(cache: Cache) -> list[Item]:
     return list(items(cache.top)) if cache.top is not None else []
+
+
+def _by_name(cache: Cache) -> dict[tuple[bool, str], list[tuple[Folder, Item]]]:
+    """Where each entry and note is, by whether it is a note and by name: first the folder that is read first."""
+    found: dict[tuple[bool, str], list[tuple[Folder, Item]]] = {}
+    for top in cache.folders:
+        for item in items(top):
+            found.setdefault((item.is_note, item.name), []).append((top, item))
+    return found
 
 
 def _top(cache: Cache) -> Folder:
