@@ -49,9 +49,18 @@ def reduced_loss(
 
 
 def loss_gradient(
-    low: Lowering, node: Node, body: Callable[..., Value], reduction: int, grad: TensorValue, *inputs: TensorValue
+    low: Lowering,
+    node: Node,
+    body: Callable[..., Value],
+    reduction: int,
+    grad: TensorValue,
+    *inputs: TensorValue,
+    factor: float = 1.0,
 ) -> TensorValue:
-    """``body`` of each element of the inputs, times the incoming gradient (over the number of elements for a mean)."""
+    """``body`` of each element of the inputs, times the incoming gradient (over the number of elements for a mean).
+
+    The gradient is what ``factor`` multiplies: times twice a difference, the largest numbers would overflow.
+    """
     out = low.result(node)
     low.plain(out.dtype, *(t.dtype for t in inputs))
     kin = opmath(out.dtype)
@@ -59,6 +68,8 @@ def loss_gradient(
     g = low.operand(b, grad, kin)
     if reduction == MEAN:
         g = g / count(b, out.shape, kin)
+    if factor != 1.0:
+        g = g * factor
     b.store(out, body(*(low.operand(b, t, kin) for t in inputs)) * g)
     low.finish(b)
     return out
@@ -82,7 +93,7 @@ def mse_loss(low: Lowering, node: Node, x: TensorValue, target: TensorValue, red
 def mse_loss_backward(
     low: Lowering, node: Node, grad: TensorValue, x: TensorValue, target: TensorValue, reduction: int
 ) -> TensorValue:
-    return loss_gradient(low, node, lambda x, t: (x - t) * 2.0, reduction, grad, x, target)
+    return loss_gradient(low, node, lambda x, t: x - t, reduction, grad, x, target, factor=2.0)
 
 
 @rule("aten.smooth_l1_loss.default")

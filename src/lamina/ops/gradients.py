@@ -45,7 +45,8 @@ def _mish(g: Element, v: Element) -> Element:
 
 
 def _hardswish(g: Element, v: Element) -> Element:
-    return where(v <= -3.0, 0.0, where(v < 3.0, g * (v / 3.0 + 0.5), g))
+    """No comparison holds of a NaN, which comes through."""
+    return where(v <= -3.0, 0.0, where(v >= 3.0, g, g * (v / 3.0 + 0.5)))
 
 
 def _hardsigmoid(g: Element, v: Element) -> Element:
@@ -66,7 +67,7 @@ def _elu(g: Element, alpha: float, scale: float, input_scale: float, is_result: 
         below = g * input_scale * (v + negative)
     else:
         below = g * (input_scale * negative) * (v * input_scale).op("exp")
-    return where(v <= 0, below, g * scale)
+    return where(v > 0, g * scale, below)  # a NaN comes through
 
 
 def _leaky_relu(g: Element, v: Element, negative_slope: float, self_is_result: bool) -> Element:
