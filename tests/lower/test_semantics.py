@@ -10,9 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from benchmarks.compilers import CompileFunction
 from lamina.base.dtypes import dtype_of
 from lamina.ir.loops import Check, Compute, Nest
 from lamina.ir.loops_interp import run_program
+from lamina.lower import pointwise_math
 from lamina.lower.comparison import rounded
 from lamina.lower.to_loops import lower
 
@@ -211,6 +213,13 @@ def test_whole_exponents_beyond_the_type_of_the_number(dtype: torch.dtype) -> No
     values = torch.tensor([0.0, -0.0, 1e-30, 1e30, -3.0, 1e-40, inf, nan]).to(dtype)
     for power in (-2000, -300, -150, -149, -14, 0, 127, 128, 200, 300, 2000):
         check(lambda x, n: torch.ldexp(x, n), values, torch.full((8,), power))
+
+
+def test_what_torch_does_with_whole_exponents_is_asked_of_real_tensors(compile: CompileFunction) -> None:
+    """Also in the middle of a compilation, whose tensors have no numbers."""
+    pointwise_math._scales_by_steps.cache_clear()
+    x = torch.randn(4, 6)
+    assert torch.equal(compile(lambda x: torch.ldexp(x, torch.tensor(3)))(x), x * 8)
 
 
 @pytest.mark.parametrize("loss", [F.huber_loss, F.smooth_l1_loss])

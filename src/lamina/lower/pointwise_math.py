@@ -15,6 +15,7 @@ from lamina.lower.builder import Value
 from lamina.lower.context import Lowering, Operand
 from lamina.lower.formulas import formula_of
 from lamina.lower.rules import Decline, rule
+from lamina.lower.torch_private import computed
 from lamina.lower.values import TensorValue
 
 __all__: list[str] = []
@@ -133,7 +134,7 @@ def nan_to_num(
 @cache
 def _scales_by_steps() -> bool:
     """Whether this torch's ldexp gives what a whole exponent gives, however great: older ones multiply by its power."""
-    return float(torch.ldexp(torch.zeros(()), torch.tensor(1000))) == 0
+    return bool(computed(lambda: torch.ldexp(torch.zeros((), device="cpu"), torch.tensor(1000, device="cpu"))) == 0)
 
 
 def _scaled(a: Value, exponent: Value) -> Value:

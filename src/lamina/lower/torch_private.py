@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,7 @@ __all__ = [
     "AsStridedViewInfo",
     "NotView",
     "SliceViewInfo",
+    "computed",
     "elements_of",
     "is_one",
     "lowest",
@@ -37,6 +39,12 @@ def elements_of(tensor: torch.Tensor) -> Any:
     """The numbers of a real tensor, nested as ``tolist`` does, wherever it is and whatever mode is active around us."""
     with _disable_current_modes():
         return tensor.tolist()
+
+
+def computed(function: Callable[[], torch.Tensor]) -> Any:
+    """The numbers of what a function computes of real tensors, whatever mode is active around us."""
+    with _disable_current_modes():
+        return function().tolist()
 
 
 _ONES: WeakKeyDictionary[Any, dict[Any, bool]] = WeakKeyDictionary()
