@@ -11,15 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lamina.ir.index import Axis, as_expr
-from lamina.ir.loops import Buffer, Check, Compute, Constant, Load, Nest
+from lamina.ir.index import Axis, Expr, Loaded, Size, as_expr
+from lamina.ir.loops import Buffer, Check, Compute, Constant, Index, Load, Nest
 from lamina.ir.loops_interp import run_nest
-from lamina.ir.plan import KernelCall, Plan
-from lamina.tuning.checked_values import checks_hold
+from lamina.ir.plan import Kernel, KernelCall, Plan
+from lamina.tuning.checked_values import checks_hold, places_hold
 from lamina.tuning.kernels import memory, moved_bytes, sizes_known, untimeable
 from tests.tuning.plans import gpu_plan
 
 KIB = 1024
+
+
+def launches(plan: Plan, kernel: Kernel) -> list[KernelCall]:
+    return [step for step in plan.steps if isinstance(step, KernelCall) and step.kernel == kernel.name]
 
 
 def bytes_of(plan: Plan) -> int:
@@ -61,7 +65,7 @@ def test_indices_are_made_up_within_their_bounds() -> None:
     plan = gpu_plan(lambda i, t: F.embedding(i, t), torch.zeros(5000, dtype=torch.int64), torch.zeros(77, 8))
     step, nests = plan.steps[0], plan.kernels[0].nests
     assert isinstance(step, KernelCall)
-    assert untimeable(nests) == ""
+    assert untimeable(nests, [step]) == ""
     held = memory(step, nests, plan.buffer_map(), torch.Generator().manual_seed(0))
     ids = next(t for t in held.values() if t.dtype == torch.int64)
     assert (int(ids.min()), int(ids.max())) == (0, 76)
@@ -72,14 +76,14 @@ def test_checks_of_numbers_that_cannot_be_made_up_are_not_run() -> None:
         return F.embedding((x * 50).long(), table)
 
     plan = gpu_plan(function, torch.zeros(64), torch.zeros(77, 8))
-    assert any(untimeable(kernel.nests) for kernel in plan.kernels)
+    assert any(untimeable(kernel.nests, launches(plan, kernel)) for kernel in plan.kernels)
 
 
 def test_classes_that_are_compared_and_not_looked_up_can_be_zero() -> None:
     plan = gpu_plan(F.cross_entropy, torch.zeros(64, 1000), torch.zeros(64, dtype=torch.int64))
     checked = [k for k in plan.kernels if any(isinstance(e, Check) for nest in k.nests for e in nest.body)]
     assert checked
-    assert not any(untimeable(kernel.nests) for kernel in checked)
+    assert not any(untimeable(kernel.nests, launches(plan, kernel)) for kernel in checked)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +104,7 @@ def test_places_are_made_up_whatever_their_errors_are(function: Callable[..., An
     looked_up = [k for k in plan.kernels if any(isinstance(e, Check) for n in k.nests for e in n.body)]
     assert looked_up
     for kernel in looked_up:
-        assert untimeable(kernel.nests) == ""
+        assert untimeable(kernel.nests, launches(plan, kernel)) == ""
         step = next(s for s in plan.steps if isinstance(s, KernelCall) and s.kernel == kernel.name)
         held = memory(step, kernel.nests, plan.buffer_map(), torch.Generator().manual_seed(0))
         flat = {f"b{k}": _flat(held[name]) for k, name in enumerate(step.buffers)}
@@ -144,7 +148,59 @@ BOTH = Compute("v5", "and", ("v3", "v4"), "bool")
 )  # fmt: skip
 def test_ranges_decide_whether_checks_hold(body: tuple[Any, ...], highest: int, holds: bool) -> None:
     nest = Nest("checked", (Axis("i0", as_expr(64)),), (*body, Check(body[-1].out, "no")))
-    assert checks_hold(nest, highest) is holds
+    assert checks_hold(nest, highest, {}) is holds
+
+
+def _reading(*body: Any, place: str, mask: str | None = None, bound: int | Expr = 5) -> Nest:
+    at = as_expr(Loaded(place, as_expr(bound)))
+    return Nest("reads", (Axis("i0", as_expr(64)),), (*body, Load("read", "b1", (at,), "float32", mask)))
+
+
+MASK = Load("m", "b2", (as_expr(Axis("i0", as_expr(64))),), "bool")
+PART = Compute("f1", "mul", ("f", "f"), "float32")
+AT = Compute("t", "cast", ("f1",), "int64")
+UP, DOWN = Compute("c0", "maximum", ("t", "v1"), "int64"), Compute("c1", "minimum", ("c0", "v9"), "int64")
+FOUR = Constant("v9", 4, "int64")
+INSIDE = (
+    Compute("a", "ge", ("t", "v1"), "bool"),
+    Compute("b", "lt", ("t", "v2"), "bool"),
+    Compute("both", "and", ("a", "b"), "bool"),
+)
+STEPPED = Compute("x", "sub", ("v0", "v2"), "int64")
+FLOATS = replace(FLOAT, out="f")
+
+
+@pytest.mark.parametrize(
+    ("nest", "holds"),
+    [
+        (_reading(LOADED, place="v0"), True),
+        (_reading(LOADED, place="v0", bound=4), False),
+        (_reading(LOADED, place="v0", bound=as_expr(Size("s0"))), True),
+        # Of a place less five a mask from memory proves nothing, and one of this nest does.
+        (_reading(LOADED, FIVE, STEPPED, place="x"), False),
+        (_reading(LOADED, FIVE, STEPPED, MASK, place="x", mask="m"), False),
+        (_reading(LOADED, ZERO, FIVE, STEPPED, Compute("a", "ge", ("x", "v1"), "bool"), place="x", mask="a"), True),
+        (_reading(LOADED, ZERO, FIVE, STEPPED, Compute("a", "le", ("v1", "x"), "bool"), place="x", mask="a"), True),
+        (_reading(LOADED, ZERO, FIVE, STEPPED, Compute("a", "ge", ("v0", "v1"), "bool"), place="x", mask="a"), False),
+        # Places made of floats are anywhere, unless they are brought inside, or only read there.
+        (_reading(FLOATS, PART, AT, place="t"), False),
+        (_reading(FLOATS, PART, AT, ZERO, FOUR, UP, DOWN, place="c1"), True),
+        (_reading(FLOATS, PART, AT, ZERO, FOUR, UP, DOWN, place="c0"), False),
+        (_reading(FLOATS, PART, AT, ZERO, FIVE, *INSIDE, place="t", mask="both"), True),
+        (_reading(FLOATS, PART, AT, ZERO, FIVE, *INSIDE, place="t", mask="b"), False),
+        # What no memory decides is as in the program.
+        (_reading(Index("f", as_expr(Axis("i0", as_expr(64))), "float32"), PART, AT, place="t"), True),
+    ],
+)
+def test_places_are_in_their_buffers_whatever_is_made_up(nest: Nest, holds: bool) -> None:
+    assert places_hold(nest, 5, {"s0": 5}) is holds
+
+
+def test_a_kernel_whose_places_another_has_checked_is_not_run_on_made_up_masks() -> None:
+    """Of the places that are read, those that are none come with a mask, as another kernel has made it."""
+    nest = _reading(LOADED, FIVE, STEPPED, MASK, place="x", mask="m")
+    call = KernelCall("reads", "reads", ("ids", "table", "masks"), (), (), (nest,))
+    assert untimeable((nest,), [call]) == "it reads or writes at places that cannot be made up"
 
 
 def test_divisors_are_not_made_up() -> None:
@@ -155,7 +211,7 @@ def test_divisors_are_not_made_up() -> None:
         Compute("v2", "ne", ("v0", "v1"), "bool"),
         Check("v2", "division by zero", "ZeroDivisionError"),
     )
-    assert untimeable((Nest("divided", (axis,), body),))
+    assert not checks_hold(Nest("divided", (axis,), body), 5, {})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "float8_e5m2", "bool", "int8", "complex64"])

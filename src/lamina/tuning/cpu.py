@@ -140,7 +140,7 @@ class CpuTuning:
             return "sizes change from call to call"
         if sum(storage_bytes(self.buffers[b]).const for b in set(calls[0].buffers)) > _MOST_MEMORY:
             return "its buffers take too much memory to be made twice"
-        return untimeable(kernel.nests)
+        return untimeable(kernel.nests, calls)
 
     def _opened(self, task: Task, kernel: Kernel, call: KernelCall) -> _Open:
         """The task of those candidates that come to different code, and their sources."""

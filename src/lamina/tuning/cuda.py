@@ -172,7 +172,7 @@ class RegionTuning:
             return unasked, calls[0], "sizes change from call to call"
         if any(self.buffers[name].on_cpu for c in calls for name in c.buffers):
             return unasked, calls[0], "part of it is on the CPU"
-        if why := untimeable(kernel.nests):
+        if why := untimeable(kernel.nests, calls):
             return unasked, calls[0], why
         dtypes = {f"b{k}": dtype for k, dtype in enumerate(kernel.dtypes)}
         moved = [moved_bytes(kernel.nests, c, dtypes, self.buffers) for c in calls]

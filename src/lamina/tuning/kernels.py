@@ -15,7 +15,7 @@ from lamina.ir.plan import KernelCall
 from lamina.ir.predicated import predicated_branches
 from lamina.schedule.gpu_facts import NestFacts
 from lamina.schedule.gpu_work import executed
-from lamina.tuning.checked_values import checks_hold
+from lamina.tuning.checked_values import checks_hold, places_hold
 
 __all__ = ["axis_lengths", "expected_us", "label_of", "memory", "moved_bytes", "sizes_known", "untimeable"]
 
@@ -27,15 +27,19 @@ def sizes_known(call: KernelCall, buffers: Mapping[str, Buffer]) -> bool:
     )
 
 
-def untimeable(nests: Sequence[Nest]) -> str:
-    """Why a kernel of these nests must not be run on made-up values, "" if it may.
+def untimeable(nests: Sequence[Nest], calls: Sequence[KernelCall]) -> str:
+    """Why a kernel of these nests, with these launches, must not be run on made-up values, "" if it may.
 
-    A failed check stops the GPU for the whole program, so checks must be known to hold of what ``memory`` fills in.
+    A failed check and a place outside of a buffer stop the GPU for the whole program, so there must be none for what
+    ``memory`` fills in.
     """
     highest = _highest(nests)
-    if all(checks_hold(nest, highest) for nest in nests):
-        return ""
-    return "it checks values that cannot be made up"
+    for sizes in ({f"s{k}": e.const for k, e in enumerate(call.sizes)} for call in calls):
+        if not all(checks_hold(nest, highest, sizes) for nest in nests):
+            return "it checks values that cannot be made up"
+        if not all(places_hold(nest, highest, sizes) for nest in nests):
+            return "it reads or writes at places that cannot be made up"
+    return ""
 
 
 def moved_bytes(
