@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, is_inference_mode_enabled, no_grad
 
-from lamina.aot.engine.torch_private import is_grad_enabled, never_captured, transforms_are_active
+from lamina.aot.engine.torch_private import SET_GRAD, is_grad_enabled, never_captured, transforms_are_active
 from lamina.base.recipes import made_of
 from lamina.base.torch_private import (
     base_of,
@@ -83,6 +83,7 @@ class Relations:
     def applied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """``compiled`` with results that are related as eager's are. Inference tensors have nothing to share."""
         groups, same, views, below, anew = self.groups, self.same, self.made, self.below, self.anew
+        families = [family for group in groups for family in group.trained]
 
         def run(*inputs: Any) -> Any:
             results = compiled(*inputs)
@@ -91,12 +92,11 @@ class Relations:
             made = list(results)
             for place, how, trained in views:
                 made[place] = _made_so(made[place], how, trained)
-            made_again(made, below)
+            if below or families:
+                _with_history(made, below, families)
             for place in anew:
                 _made_anew(made[place])
             for group in groups:
-                for family in group.trained:
-                    _rejoin(made, family)
                 if group.input is not None:
                     known = inputs[group.input]
                     _relate_to(known, made, [family for family in group.others if not _is_free(made, family)])
@@ -108,6 +108,20 @@ class Relations:
 
         never_captured(run)
         return made_of(run, "related", compiled=compiled, relations=self)
+
+
+def _with_history(results: list[Any], below: Below, families: Sequence[Family]) -> None:
+    """Relate results with a history, which they have whatever grad mode the graph leaves."""
+    grad = is_grad_enabled()
+    if not grad:
+        SET_GRAD(True)
+    try:
+        made_again(results, below)
+        for family in families:
+            _rejoin(results, family)
+    finally:
+        if not grad:
+            SET_GRAD(False)
 
 
 def made_again(results: list[Any], below: Below) -> None:
@@ -163,9 +177,9 @@ def _rejoin(results: list[Any], family: Family) -> None:
     if len({storage_of(results[i]) for i in family.members}) > 1:
         return
     root: Tensor | None = base_of(results[family.views[0]]) if family.root is None else results[family.root]
-    if root is None and is_grad_enabled():
+    if root is None:
         _note_parts(results, family)
-    if root is None or base_of(root) is not None or not root.requires_grad or not is_grad_enabled():
+    if root is None or base_of(root) is not None or not root.requires_grad:
         return
     for i, how, parent in zip(family.views, family.made, family.parents, strict=True):
         if base_of(results[i]) is not root or parent is not None:

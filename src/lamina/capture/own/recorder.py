@@ -278,8 +278,8 @@ class Recorder(TorchFunctionMode):
         """Pending tensors for what a node computes; an operand that it gives back is the operand."""
         segment = self.segment
         assert segment is not None
+        node.meta["example_value"] = found  # of several results too: what reads the graph asks of which call each is
         if isinstance(found, torch.Tensor):
-            node.meta["example_value"] = found
             if id(found) in given:
                 return given[id(found)]
             segment.nodes[id(found)] = node

@@ -259,7 +259,7 @@ class Examples(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         found = super().run_node(n)
-        if isinstance(found, (torch.Tensor, torch.SymFloat)):
+        if n.op != "output" and isinstance(found, (torch.Tensor, torch.SymFloat, tuple, list)):
             n.meta["example_value"] = found
         return found
 
