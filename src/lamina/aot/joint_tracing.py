@@ -125,6 +125,8 @@ class _JointTracer:
         self.seeds: dict[torch.device, Node] = {}
         self.streams = 0
         self.gradients: dict[Value, Node] = {}
+        self.arrived: dict[Node, dict[Node, None]] = {}
+        """By gradient of a call's operand: the gradients of its results, which a constant one is not computed of."""
         self.sums: dict[Any, Any] = {}
         self.grad = torch.is_grad_enabled()
         self.overwritten: dict[Node, int] = {}
@@ -152,7 +154,7 @@ class _JointTracer:
         self.graph.output((*results, *gradients) if differentiable else results)
         static = tuple(i for i, n in enumerate(self.gm.graph.find_nodes(op="placeholder")) if is_static(n))
         self.graph.eliminate_dead_code()
-        sources = dependence(self.graph, differentiable, gradients)
+        sources = dependence(self.graph, differentiable, gradients, self.arrived)
         joint = graph_module(self.gm, self.graph, with_meta=False)
         trained = torch.is_grad_enabled() and any(v.requires_grad for v in self.primals)
         return JointGraph(joint, len(results), differentiable, sources, mutated, static, len(self.calls), trained)
@@ -340,6 +342,7 @@ class _JointTracer:
         wanted = [v for v in operands if v.requires_grad]
         for value, gradient in zip(wanted, trace.gradients, strict=True):
             if gradient is not None:
+                self.arrived.setdefault(names[gradient], {}).update(dict.fromkeys(filter(None, arrived)))
                 self._accumulate(value, names[gradient], use)
 
     def _check_unwritten(self, made: Sequence[Node], use: _Use) -> None:

@@ -22,10 +22,13 @@ from lamina.aot.relations import view_by_function, view_of_windows
 from lamina.aot.replayed import unknown_view
 from lamina.aot.split_functions import split_function
 from lamina.aot.strides import misplaced_result
+from lamina.aot.torch_private import refuses_history
 from lamina.aot.trial_calls import other_in_eager
 from lamina.aot.untracked_writes import untracked_write
 from lamina.base.assumed_sizes import assumed_size
+from lamina.base.captured import fakes
 from lamina.base.reasons import Reason
+from lamina.base.source import source_of
 
 __all__ = ["refusal"]
 
@@ -33,6 +36,12 @@ __all__ = ["refusal"]
 def _assumed_size(gm: GraphModule) -> Reason | None:
     why = assumed_size(gm)
     return eager_reasons.ASSUMED_SIZE(why=why) if why else None
+
+
+def _refused_result(gm: GraphModule) -> Reason | None:
+    nodes = gm.graph.output_node().all_input_nodes
+    node = next((node for node in nodes if any(map(refuses_history, fakes(node)))), None)
+    return None if node is None else eager_reasons.REFUSED_RESULT(place=source_of(node))
 
 
 _CHECKS: tuple[Callable[[GraphModule], Reason | None], ...] = (
@@ -44,6 +53,7 @@ _CHECKS: tuple[Callable[[GraphModule], Reason | None], ...] = (
     other_in_eager,
     inexact_integers,
     leaf_made,
+    _refused_result,
     hooked_result,
     untracked_write,
     moved_memory,

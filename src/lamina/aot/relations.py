@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot import eager_reasons
 from lamina.aot.engine.relating import Below, Family, Group, Relations
+from lamina.aot.torch_private import is_leaf
 from lamina.base.aliasing import tensors_written
 from lamina.base.captured import example, fakes, is_custom_function, memory
 from lamina.base.overlap import may_overlap
@@ -122,7 +123,7 @@ def _below(values: Sequence[Tensor], parents: Mapping[int, int], places: Iterabl
 def _leads(view: Tensor, other: Tensor) -> bool:
     """Whether a view of another result leads autograd there, and is one by strides."""
     alike = view.dtype == other.dtype and not any(one.is_conj() or one.is_neg() for one in (view, other))
-    return alike and view.requires_grad and not view.is_leaf and other.requires_grad
+    return alike and view.requires_grad and not is_leaf(view) and other.requires_grad
 
 
 def _groups(

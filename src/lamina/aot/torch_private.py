@@ -93,6 +93,7 @@ __all__ = [
     "random_numbers_kept",
     "resampled_size",
     "saving_is_hooked",
+    "refuses_history",
     "share_history",
     "suggested_format",
     "switches_state",
@@ -141,6 +142,15 @@ def is_leaf(tensor: torch.Tensor) -> bool:
     except RuntimeError:
         made = torch._C._autograd._get_creation_meta(tensor)
         return bool(made == torch._C._autograd.CreationMeta.NO_GRAD_MODE)
+
+
+def refuses_history(tensor: torch.Tensor) -> bool:
+    """Whether autograd raises where the history of a view is asked for, since it was written to."""
+    try:
+        _ = tensor.is_leaf
+    except RuntimeError:
+        return True
+    return False
 
 
 def share_history(one: torch.Tensor, other: torch.Tensor) -> bool:

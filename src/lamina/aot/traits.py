@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,15 +16,23 @@ __all__ = ["as_assumed", "dense", "dependence", "is_static", "last_uses"]
 
 
 def dependence(
-    graph: Graph, differentiable: Sequence[int], gradients: Sequence[Any]
+    graph: Graph,
+    differentiable: Sequence[int],
+    gradients: Sequence[Any],
+    arrived: Mapping[Node, Iterable[Node]],
 ) -> tuple[frozenset[int] | None, ...]:
-    """For each gradient, the outputs whose tangents it is computed from."""
+    """For each gradient, the outputs whose tangents it is there for: those that it is computed from.
+
+    A constant one, as that of the sign that ``copysign`` takes, is there for those that its call has ``arrived`` at.
+    """
     tangents = [n for n in graph.find_nodes(op="placeholder") if str(n.target).startswith("tangents")]
     masks: dict[Node, int] = {n: 1 << i for n, i in zip(tangents, differentiable, strict=True)}
     for node in graph.nodes:
         mask = masks.get(node, 0)
         for operand in node.all_input_nodes:
             mask |= masks[operand]
+        for gradient in arrived.get(node, ()) if not mask else ():
+            mask |= masks.get(gradient, 0)
         masks[node] = mask
     return tuple(None if g is None else frozenset(i for i in differentiable if masks[g] >> i & 1) for g in gradients)
 

@@ -25,7 +25,7 @@ from lamina.aot.watched.torch_private import asked_of_engine, hooks_noticed
 from lamina.base.followed import Kept, followed
 from lamina.base.reasons import Reason
 from lamina.base.recipes import made_of
-from lamina.base.torch_private import base_of, storage_of, version_of
+from lamina.base.torch_private import as_usual, base_of, how_made, is_view, note_how_made, storage_of, version_of
 from lamina.base.user_warnings import warn_user
 from lamina.errors import UnknownGradient
 
@@ -98,6 +98,8 @@ def leading(compiled: Callable[..., Any], parts: Sequence[Part], notes: Notes) -
                 given = [*(inputs[i] for i in part.inputs), *others]
                 apart = [x if leads else _apart(x) for x, leads in zip(given, part.leads, strict=True)]
                 made_leading = _direct(watch, (result, *others, *behind), result, *apart)
+                if is_view(made_leading):
+                    note_how_made(made_leading, how_made(result))
                 for place in part.places:
                     made[place] = made_leading
                 made_again(made, part.below)
@@ -179,7 +181,10 @@ class _Dependent(torch.autograd.Function):
             places = [i for i in range(count) if isinstance(given[i], torch.Tensor)]
             ctx.places, ctx.numbers = places, [None if isinstance(x, torch.Tensor) else x for x in given[:count]]
             ctx.save_for_backward(*(given[i] for i in places))
-        return hidden[0].detach()
+        result = hidden[0]
+        if not is_view(result) or as_usual(result):
+            return result.detach()
+        return result.view_as(result)  # a view for autograd, which can be noted as one that eager refuses writes to
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:

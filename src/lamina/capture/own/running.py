@@ -36,7 +36,7 @@ def fill(
                 return
             ready = run.chosen(segment.inputs) if isinstance(run, Writing) else run
             segment.begin()
-            computed = ready(*segment.inputs)
+            computed = ready(*segment.inputs)[: len(alive)]  # the others are there so that their errors are
             before = [*map(id, computed)]
             results = distinct(computed, segment.inputs)
             aliased = before != [*map(id, results)]
@@ -53,7 +53,6 @@ def fill(
         if failed is not None:
             failed.__context__ = None
             raise failed
-        del results[len(alive) :]  # the others are there so that their errors are
         results.reverse()  # so that nothing else holds a result that takes the place of a pending tensor
         for made in alive:
             become(made, results)
