@@ -21,6 +21,7 @@ from lamina.aot.notes import Notes
 from lamina.aot.region import Region
 from lamina.aot.run import best_by_eager, differentiated, joint_of, through_autograd
 from lamina.aot.torch_private import asks_for_another_capture
+from lamina.aot.trial_calls import other_kind_in_eager
 from lamina.artefacts.front import compile, own_callable
 from lamina.backends.api import Backend
 from lamina.backends.device import Boxed
@@ -79,6 +80,7 @@ __all__ = [
     "compile_recorded",
     "interpreters_compiler",
     "lamina_backend",
+    "other_kind_in_eager",
 ]
 
 _MOST_CUTS = 4

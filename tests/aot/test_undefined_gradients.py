@@ -157,3 +157,18 @@ def test_each_output_by_itself_leaves_the_others_out(name: str, way: str, expand
             result.backward(one)
             found.append(x.grad)
         torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "own"])
+def test_a_gradient_that_is_the_same_whatever_arrives_is_there(capture):
+    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = x * 2
+        return made, torch.copysign(torch.ones(3), made), y.sin()
+
+    compiled = lamina.compile(program, options={"capture": capture})
+    x, y = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    _, signed, _ = compiled(x, y)
+    (signed * signed).sum().backward()
+    assert x.grad is not None
+    assert not x.grad.any()
+    assert y.grad is None

@@ -369,7 +369,7 @@ VIEW_BY_FUNCTION = _EAGER.add(
 REFUSED_RESULT = _EAGER.add(
     52,
     "{place} is returned, which eager lets nobody use in a gradient",
-    "A part of several that one call gives, or a view made without gradients or in inference mode, was written to since, "
-    "or what it is a view of was: autograd raises when its history is asked for. A functional graph would give it one.",
+    "A part of several that one call gives, or a view made without gradients or in inference mode, was written to "
+    "since, or what it is a view of was: autograd raises when its history is asked for, as no functional graph does.",
     "take the view after the write, or return a clone that is taken before it",
 )

@@ -40,7 +40,7 @@ from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import depends_on_data, is_fake
 
-__all__ = ["order_in_eager", "other_in_eager", "trying"]
+__all__ = ["order_in_eager", "other_in_eager", "other_kind_in_eager", "trying"]
 
 _UNTRIED = frozenset(
     str.split(
@@ -100,6 +100,20 @@ def other_in_eager(gm: GraphModule) -> Reason | None:
     return None
 
 
+def other_kind_in_eager(node: Node, laid_out: bool) -> bool:
+    """Whether a captured call gives tensors of another type or rank in eager than tracing tells, or is ``laid_out``
+    otherwise.
+    """
+    if dispatch_is_watched():
+        return False
+    with trying():
+        why = _differs(node)
+        if why is not None and why.code == eager_reasons.OTHER_IN_EAGER.number:
+            why = _differs(node, differentiated=False)  # it may be its gradient that is refused
+    other = {eager_reasons.OTHER_KIND.number, *([eager_reasons.MISPLACED_RESULT.number] if laid_out else [])}
+    return why is not None and why.code in other
+
+
 @contextmanager
 def trying() -> Iterator[None]:
     """Within it calls may be tried."""
@@ -156,12 +170,17 @@ def _is_laid_out_again(node: Node) -> bool:
     )
 
 
-def _differs(node: Node) -> Reason | None:
-    """In what eager differs from tracing for a call; None if in nothing that was seen, and where it is not asked."""
+def _differs(node: Node, differentiated: bool = True) -> Reason | None:
+    """In what eager differs from tracing for a call; None if in nothing that was seen, and where it is not asked.
+
+    It is ``differentiated`` as well where its results have gradients.
+    """
     places = _places(node)
     given = _given(node, places)
     if given is None:
         return None
+    if not differentiated:
+        given = replace(given, wanted=frozenset())
     answer = _answer(node.target, given, calling_state())
     if answer.refused:
         return eager_reasons.OTHER_IN_EAGER(place=source_of(node), error=answer.refused)

@@ -132,7 +132,12 @@ def own_callable(
         store=store,
         dynamic=dynamic,
         disabled=torch_compile_disabled(),
+        other_in_eager=_other_in_eager,
     )
+
+
+def _other_in_eager(node: Any, laid_out: bool) -> bool:
+    return bool(import_module("lamina.compile").other_kind_in_eager(node, laid_out))
 
 
 _STORES = "_lamina_stored_calls"

@@ -268,6 +268,13 @@ _FUNCTIONS = _BREAKS.add(
     "no functions.",
     "leave the option capture at dynamo, which captures such calls and what they run",
 )
+_OTHER_KIND = _BREAKS.add(
+    28,
+    "{what} gives other tensors than torch tells without data",
+    "Of some calls, mostly of operands with different types or layouts, the result has another type or other strides "
+    "than torch's function for its shape tells. The program may ask for these, so the call is made first.",
+    "convert the operands to one type, or lay them out alike, before the call",
+)
 OWN_BREAKS = {
     **dict.fromkeys(("item", "tolist", "__int__", "__float__", "__index__", "__complex__"), _VALUE),
     "__bool__": _BRANCH,
@@ -285,6 +292,7 @@ OWN_CAUSES = {
     "size": _SHAPE,
     "value": _VALUE,
     "formula": NO_FORMULA,
+    "kind": _OTHER_KIND,
     "sparse": _SPARSE,
     "nested": _NESTED,
     "quantised": QUANTISED,

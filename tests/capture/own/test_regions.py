@@ -25,7 +25,14 @@ class Interpreted:
     def __init__(self, program):
         self.graphs, record = [], Record()
         self.interpreting = Interpreting(
-            program, ("program",), self._backend, record, False, None, Versions(("program",), record)
+            program,
+            ("program",),
+            self._backend,
+            record,
+            False,
+            None,
+            Versions(("program",), record),
+            lambda node, laid_out: False,
         )
 
     def _backend(self, gm, fakes):

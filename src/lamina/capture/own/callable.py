@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
@@ -51,6 +51,11 @@ class Store(Protocol):
     def keep(self) -> None: ...
 
 
+def _as_traced(node: Node, laid_out: bool) -> bool:
+    """No call gives something else than tracing tells."""
+    return False
+
+
 def _no_machine() -> None:
     """No guard machine: facts are asked in Python."""
 
@@ -66,6 +71,7 @@ def interpreted_callable(
     dynamic: bool | None = None,
     store: Callable[[Any], Store | None] = lambda target: None,
     disabled: bool = False,
+    other_in_eager: Callable[[Node, bool], bool] = _as_traced,
 ) -> Any:
     """``target``, a function, method or module, with the graphs of its torch calls compiled by ``backend_callable``.
 
@@ -75,6 +81,8 @@ def interpreted_callable(
     gives the guard machine that asks facts, if there is one. With ``dynamic`` false each graph is compiled for its own
     integers; if it is true, sizes of tensors are inputs from the first graph on. ``store`` gives where the calls of a
     target are stored, if anywhere. ``disabled``: the environment switches torch's compilers off.
+    ``other_in_eager`` says of a call whether tracing tells another type or rank of its results than it gives or, if
+    that is asked, other strides.
     """
     entry_of = partial(
         _Entry,
@@ -85,6 +93,7 @@ def interpreted_callable(
         dynamic=dynamic,
         store=store,
         disabled=disabled,
+        other_in_eager=other_in_eager,
     )
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target
@@ -128,8 +137,9 @@ class _Entry:
         dynamic: bool | None,
         store: Callable[[Any], Store | None],
         disabled: bool,
+        other_in_eager: Callable[[Node, bool], bool],
     ) -> None:
-        self.disabled = disabled
+        self.disabled, self.other_in_eager = disabled, other_in_eager
         self.target, self.backend, self.record, self.fullgraph = target, backend, record, fullgraph
         self.dynamic = dynamic
         self.noted: set[str] = set()
@@ -202,7 +212,14 @@ class _Entry:
     def _interpreted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.interpreting is None:
             self.interpreting = import_module("lamina.capture.own.interpreting").Interpreting(
-                self.target, self.subject, self.backend, self.record, self.fullgraph, self.dynamic, self.versions
+                self.target,
+                self.subject,
+                self.backend,
+                self.record,
+                self.fullgraph,
+                self.dynamic,
+                self.versions,
+                self.other_in_eager,
             )
         result = self.interpreting.call(args, kwargs)
         made, self.interpreting.made = self.interpreting.made, []

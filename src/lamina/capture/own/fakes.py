@@ -13,11 +13,17 @@ from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.nested import flat, tensors_only
 from lamina.capture.own.torch_private import fake_mode, looking_like, unhooked
 
-__all__ = ["Fakes", "NotHeld", "look"]
+__all__ = ["OTHER_KIND", "Fakes", "NotHeld", "kind_of_look", "look"]
+
+
+OTHER_KIND = "kind"
+"""Why no graph holds a call that gives tensors of another type, rank or layout than those computed without values."""
 
 
 class NotHeld(Exception):
-    """No graph holds what a call gives, since its sizes depend on data ("size"), it is "sparse" or no tensor ("")."""
+    """No graph holds what a call gives: its sizes depend on data ("size"), it is "sparse", no tensor (""), or of
+    another "kind" in eager.
+    """
 
     def __init__(self, cause: str = "") -> None:
         super().__init__(cause)
@@ -27,7 +33,8 @@ class NotHeld(Exception):
 class Fakes:
     """Tensors that stand for the inputs of graphs, by how those look; one graph after the other uses them.
 
-    ``copied``: a call was not computed, so that the history of its results leads nowhere.
+    ``copied``: a call was not computed, so that the history of its results leads nowhere. ``computed`` counts those
+    that were.
     """
 
     def __init__(self) -> None:
@@ -37,6 +44,7 @@ class Fakes:
         self._views: dict[Any, tuple[Any, list[Any]]] = {}
         self._source: torch.Tensor | None = None
         self.copied = False
+        self.computed = 0
 
     def result(self, key: Any, compute: Callable[[], Any], operands: list[Any], place: int) -> Any:
         """What a call gives, by what decides how its results look; computed once, then as many as are asked for.
@@ -46,6 +54,8 @@ class Fakes:
         ``NotHeld`` where no graph holds the results, and what the call raises.
         """
         found = self.results.get(key)
+        if found is OTHER_KIND:
+            raise NotHeld(OTHER_KIND)
         if found is _VIEWS:
             return self._view((key, tuple(map(id, operands)), place), compute, operands)
         if found is None:
@@ -60,8 +70,13 @@ class Fakes:
             copies[place] = self._copied(outline)
         return _with_operands(copies[place], operands)
 
+    def refuse(self, key: Any) -> None:
+        """Hold no call with this ``key``: eager gives other tensors."""
+        self.results[key] = OTHER_KIND
+
     def _computed(self, compute: Callable[[], Any], operands: list[Any]) -> tuple[Any, Any]:
         """What a call gives, and the outline of it."""
+        self.computed += 1
         with self.mode, unhooked():
             computed = compute()
         if not tensors_only(computed):
@@ -111,6 +126,12 @@ def look(t: torch.Tensor) -> Any:
         type(t), t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, t.is_leaf,
         t.is_conj(), t.is_neg(),
     )  # fmt: skip
+
+
+def kind_of_look(t: torch.Tensor) -> Any:
+    """What the type, the rank and the layout of a call's results may depend on."""
+    order = tuple(sorted(range(t.dim()), key=t.stride().__getitem__))
+    return t.dtype, t.device, t.requires_grad, order, tuple(size == 1 for size in t.shape), t.is_contiguous()
 
 
 def _with_operands(outline: Any, operands: list[Any]) -> Any:

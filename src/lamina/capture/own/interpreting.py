@@ -9,7 +9,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.base.user_warnings import calling_line
@@ -59,12 +59,14 @@ class Interpreting:
         fullgraph: bool,
         dynamic: bool | None,
         versions: Versions,
+        other_in_eager: Callable[[Node, bool], bool],
     ) -> None:
         self.target, self.subject, self.record, self.fullgraph = target, subject, record, fullgraph
         self.versions = versions
         self.log = CaptureLog(record)
         self.regions = Regions(
             partial(_noted, backend, self.log),
+            other_in_eager,
             families=None if dynamic is False else Families(self._note_inputs, self._note_alone, bool(dynamic)),
         )
         self.noted: set[str] = set()

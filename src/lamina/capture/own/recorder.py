@@ -12,12 +12,12 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 from torch.overrides import TorchFunctionMode
 
 from lamina.base.drawing import may_draw
 from lamina.base.torch_private import is_functional
-from lamina.capture.own.fakes import NotHeld, look
+from lamina.capture.own.fakes import OTHER_KIND, NotHeld, kind_of_look, look
 from lamina.capture.own.frame import Unhandled
 from lamina.capture.own.fused_layers import layer_of
 from lamina.capture.own.nested import flat, frozen, mapped, tensors
@@ -256,13 +256,35 @@ class Recorder(TorchFunctionMode):
                 key = (func, torch.is_grad_enabled(), segment.state, looks, given)
         place = segment.uses[key]
         segment.uses[key] += 1
+        known = segment.stand_ins.computed
         if name_of(func) == "__setitem__":
             compute = partial(_set_item, *args)
         try:
-            return segment.stand_ins.result(key, compute, operands, place)
+            found = segment.stand_ins.result(key, compute, operands, place)
         except Exception as error:
             self.cause = error.cause if isinstance(error, NotHeld) else cause_of_error(error)
             return None  # eager says what is wrong, or computes what depends on values
+        if segment.stand_ins.computed > known and self._is_other(func, args, kwargs, operands, found):
+            segment.stand_ins.refuse(key)
+            self.cause = OTHER_KIND
+            return None  # the program may ask what eager gives
+        return found
+
+    def _is_other(self, func: Any, args: Any, kwargs: Any, operands: list[Any], found: Any) -> bool:
+        """Whether a call gives tensors of another type, rank or layout than those ``found``; of any layout if all is to
+        be one graph.
+        """
+        if not operands:
+            return False
+        numbers = {id(fake): place for place, fake in enumerate(operands)}
+        modes = torch.is_grad_enabled(), autocast_states()
+        try:
+            kinds = tuple(map(kind_of_look, operands))
+            kind = (func, frozen(args, numbers), frozen(kwargs, numbers), kinds, modes)
+            with without_function_modes():
+                return self.regions.is_other(kind, partial(_alone, func, args, kwargs, operands, found), not self.whole)
+        except RuntimeError:  # as above: nobody can ask for the history of an operand
+            return False
 
     def _node(self, op: str, target: Any, args: Any, kwargs: Any) -> Node:
         segment = self.segment
@@ -354,6 +376,19 @@ class Recorder(TorchFunctionMode):
         if self.segment is None or id(args[0]._fake) not in self.segment.nodes:
             raise lost(args[0])
         self.segment.marks.append((function, args, kwargs))
+
+
+def _alone(func: Any, args: Any, kwargs: Any, operands: list[Any], found: Any) -> Node:
+    """A call as the only node of a graph."""
+    graph = Graph()
+    nodes = {id(fake): graph.placeholder(f"l_{place}") for place, fake in enumerate(operands)}
+    for fake in operands:
+        nodes[id(fake)].meta["example_value"] = fake
+    op, target = target_of(func)
+    given = tensors(lambda fake: nodes[id(fake)])
+    node = graph.create_node(op, target, mapped(args, given), mapped(kwargs, given))
+    node.meta["example_value"] = found
+    return node
 
 
 def _set_item(tensor: torch.Tensor, *given: Any) -> torch.Tensor:

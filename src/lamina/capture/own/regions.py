@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from lamina.base.fx.torch_private import calls_of
 from lamina.base.recipes import captured
 from lamina.capture.own.fakes import Fakes
+from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.segment import Segment
 from lamina.capture.own.sharing.families import Families
 from lamina.capture.own.torch_private import SET_GRAD, compiling
@@ -29,15 +30,19 @@ _MOST_REGIONS = 256
 class Regions:
     """The graphs of one callable that were compiled, by what they compute; ``calls`` counts the calls recorded.
 
+    ``other_in_eager`` says of a call whether fake tensors tell another type or rank of its results than it gives or, if
+    that is asked, other strides; each kind of call is ``asked`` once.
     ``families`` has those that differ in integers only, unless each is to be compiled by itself.
     """
 
     backend: Backend
+    other_in_eager: Callable[[Node, bool], bool]
     compiled: dict[Any, Callable[..., Any] | None] = field(default_factory=dict)
     calls: int = 0
     native: int = 0
     of_thread: Any = field(default_factory=threading.local)
     families: Families | None = None
+    asked: dict[Any, bool] = field(default_factory=dict)
 
     def fakes(self) -> Fakes:
         """Those of the thread: a mode is entered by one thread at a time."""
@@ -45,6 +50,14 @@ class Regions:
         if found is None or len(found.made) > _MOST_REGIONS:
             found = self.of_thread.fakes = Fakes()
         return found
+
+    def is_other(self, kind: Any, node: Callable[[], Node], laid_out: bool) -> bool:
+        """Whether a call, one of a ``kind``, gives tensors of another type, rank or, if asked, layout than traced."""
+        if kind not in self.asked:
+            if len(self.asked) >= MOST_KEPT:
+                self.asked.clear()
+            self.asked[kind] = self.other_in_eager(node(), laid_out)
+        return self.asked[kind]
 
     def keep(self, key: Any, compiled: Callable[..., Any] | None) -> None:
         """Keep the compiled form of a graph, or that it computes nothing that anybody may see."""
