@@ -172,3 +172,23 @@ def test_a_gradient_that_is_the_same_whatever_arrives_is_there(capture):
     assert x.grad is not None
     assert not x.grad.any()
     assert y.grad is None
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_result_that_a_library_wrote_counts_as_changed_only_if_somebody_wrote_to_it(written):
+    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = x @ x.t()  # saved for the gradient of the next, and a result, which the library has as its ``out``
+        return made, torch.nn.functional.linear(made, made), torch.nn.functional.mse_loss(y, y)
+
+    x, y = torch.ones(2, 17, requires_grad=True), torch.ones(17, requires_grad=True)
+    made, last, _ = lamina.compile(program)(x, y)
+    y.detach().zero_()  # which the backward of the third result reads
+    if written:
+        made.detach().zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            last.sum().backward()
+    else:
+        last.sum().backward()
+        expected = x.detach().clone().requires_grad_()
+        program(expected, y)[1].sum().backward()
+        assert torch.equal(x.grad, expected.grad)

@@ -26,7 +26,7 @@ from lamina.aot.engine.torch_private import (
     without_autocast,
 )
 from lamina.base.recipes import made_of
-from lamina.base.torch_private import boxed
+from lamina.base.torch_private import boxed, version_of
 from lamina.errors import DoubleBackward
 
 if TYPE_CHECKING:
@@ -159,15 +159,23 @@ def training_function(
         backwards, others, tangents, tangents_of, len(rereads), again, rerun, (name, where)
     )
 
+    twice: list[tuple[int, int]] | None = None
+    """Places among the saved tensors, and among all, of those that are results too, whose version torch does not tell."""
+
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
+            nonlocal twice
             values = forward(list(inputs))
             if mutated:
                 _note_writes([inputs[i] for i in mutated])
             saved = saved_of(values)
             if saved:
                 ctx.save_for_backward(*saved)
+                if twice is None:
+                    twice = _saved_results(values, results)
+                if twice:
+                    ctx.made = {place: version_of(values[own]) for place, own in twice}
                 # What the user's hooks give back holds the same values, not always at the same places.
                 ctx.strides = [t.stride() for t in saved] if saving_is_hooked(True) else ()
             ctx.anchors = wanted_of(inputs)  # kept as they are: only a second differentiation asks for them
@@ -181,7 +189,7 @@ def training_function(
 
         backward = staticmethod(run_backward)
 
-    direct = direct_apply(Compiled, strides=None, freed=None, kept=None)
+    direct = direct_apply(Compiled, strides=None, freed=None, kept=None, made={})
     apply: Callable[..., Any] = Compiled.apply
 
     # Dynamo does not guard on inference mode, in which there is no history even where gradients are on.
@@ -314,6 +322,12 @@ def _backward_function(  # noqa: C901
 
     never_captured(run_backward)
     return run_backward
+
+
+def _saved_results(values: Sequence[Any], results: int) -> list[tuple[int, int]]:
+    """Places among what follows the first ``results`` of the ``values``, and among all, of those that are results."""
+    known = {id(value) for value in values[:results]}
+    return [(i - results, i) for i in range(results, len(values)) if id(values[i]) in known]
 
 
 def _as_far_as_read(ctx: Any, kept: Kept | None, reads: Sequence[int] | None) -> Sequence[Any]:

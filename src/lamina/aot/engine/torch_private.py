@@ -71,8 +71,9 @@ def saved_and_changed(ctx: Any) -> tuple[list[Any], set[int]]:
     """What a context holds, and the places of what may have been written to since: ``saved_tensors`` refuses all of it.
 
     Torch tells nobody the version that a result of the context's function was saved with: such a result counts as
-    changed unless it was never written to at all.
+    changed unless its version is that which the context has ``made`` it with, which is 0 if it does not tell.
     """
+    made = getattr(ctx, "made", {})
     held = ctx._raw_saved_tensors
     try:
         tensors = [one.data for one in held]
@@ -85,7 +86,7 @@ def saved_and_changed(ctx: Any) -> tuple[list[Any], set[int]]:
         try:
             tensors[place] = one.unpack()
         except RuntimeError:
-            if version_of(tensors[place]) != 0:
+            if version_of(tensors[place]) != made.get(place, 0):
                 changed.add(place)
     return tensors, changed
 
@@ -95,7 +96,8 @@ def _saved_or_written(ctx: Any, tensors: list[Any]) -> tuple[list[Any], set[int]
     try:
         return list(saved_tensors(ctx)), set()
     except RuntimeError:
-        return tensors, {place for place, tensor in enumerate(tensors) if version_of(tensor) != 0}
+        made = getattr(ctx, "made", {})
+        return tensors, {place for place, tensor in enumerate(tensors) if version_of(tensor) != made.get(place, 0)}
 
 
 def direct_apply(function: type[torch.autograd.Function], **attributes: Any) -> Callable[..., Any]:
