@@ -160,7 +160,7 @@ def training_function(
     )
 
     twice: list[tuple[int, int]] | None = None
-    """Places among the saved tensors, and among all, of those that are results too, whose version torch does not tell."""
+    """Places among the saved tensors, and among all, of those that are results too: their version is not told."""
 
     class Compiled(torch.autograd.Function):
         @staticmethod
