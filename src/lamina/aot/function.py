@@ -150,6 +150,7 @@ def training_function(
     constant_of = _items([i for i, t in enumerate(tangents) if t is None])
     constant = None in tangents
     results_of, saved_of = _items(range(results)), itemgetter(slice(results, None))
+    made_with = _versions_noted(results)
     wanted_of = _items([i for i, s in enumerate(tangents_of) if s is not None])
     rereading = compile_rereading is not None
     layouts = [t for t in tangents if t is not None]
@@ -159,23 +160,16 @@ def training_function(
         backwards, others, tangents, tangents_of, len(rereads), again, rerun, (name, where)
     )
 
-    twice: list[tuple[int, int]] | None = None
-    """Places among the saved tensors, and among all, of those that are results too: their version is not told."""
-
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            nonlocal twice
             values = forward(list(inputs))
             if mutated:
                 _note_writes([inputs[i] for i in mutated])
             saved = saved_of(values)
             if saved:
                 ctx.save_for_backward(*saved)
-                if twice is None:
-                    twice = _saved_results(values, results)
-                if twice:
-                    ctx.made = {place: version_of(values[own]) for place, own in twice}
+                made_with(ctx, values)
                 # What the user's hooks give back holds the same values, not always at the same places.
                 ctx.strides = [t.stride() for t in saved] if saving_is_hooked(True) else ()
             ctx.anchors = wanted_of(inputs)  # kept as they are: only a second differentiation asks for them
@@ -324,10 +318,19 @@ def _backward_function(  # noqa: C901
     return run_backward
 
 
-def _saved_results(values: Sequence[Any], results: int) -> list[tuple[int, int]]:
-    """Places among what follows the first ``results`` of the ``values``, and among all, of those that are results."""
-    known = {id(value) for value in values[:results]}
-    return [(i - results, i) for i in range(results, len(values)) if id(values[i]) in known]
+def _versions_noted(results: int) -> Callable[[Any, Sequence[Any]], None]:
+    """What notes in a context the versions of saved tensors that are among the first ``results``: torch tells nobody."""
+    twice: list[tuple[int, int]] | None = None  # places among the saved tensors, and among the results
+
+    def note(ctx: Any, values: Sequence[Any]) -> None:
+        nonlocal twice
+        if twice is None:
+            known = {id(value): i for i, value in enumerate(values[:results])}
+            twice = [(i, known[id(value)]) for i, value in enumerate(values[results:]) if id(value) in known]
+        if twice:
+            ctx.made = {place: version_of(values[own]) for place, own in twice}
+
+    return note
 
 
 def _as_far_as_read(ctx: Any, kept: Kept | None, reads: Sequence[int] | None) -> Sequence[Any]:
