@@ -319,7 +319,7 @@ def _backward_function(  # noqa: C901
 
 
 def _versions_noted(results: int) -> Callable[[Any, Sequence[Any]], None]:
-    """What notes in a context the versions of saved tensors that are among the first ``results``: torch tells nobody."""
+    """What notes in a context the versions of saved tensors that are among the first ``results``: torch tells none."""
     twice: list[tuple[int, int]] | None = None  # places among the saved tensors, and among the results
 
     def note(ctx: Any, values: Sequence[Any]) -> None:
