@@ -153,6 +153,32 @@ def _check(target: Any, cache: Path, loaded: bool, *args: Any, **options: Any) -
     assert _is_loaded(compiled) is loaded, compiled.record.decisions("capture")
 
 
+MANY_MODULES = """
+import torch
+from torch import nn
+
+class Blocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(10))
+
+    def forward(self, x):
+        if (x > 9).any():
+            return x
+        for layer in self.layers:
+            x = layer(x)
+        return x
+"""
+
+
+def test_a_small_graph_that_is_not_compiled_is_stored(load: Load, cache: Path) -> None:
+    model, x = load(MANY_MODULES).Blocks(), torch.ones(2, 4)
+    with torch.no_grad():
+        _store(model, cache, x)
+        _check(model, cache, True, x)
+        _check(model, cache, True, torch.full((2, 4), 10.0))
+
+
 def test_what_is_unchanged_is_loaded(load: Load, cache: Path) -> None:
     x = torch.randn(5)
     _store(load(SOURCE).program, cache, x)

@@ -24,7 +24,7 @@ from lamina.capture.own.reuse.sized import Sized, function_of
 from lamina.capture.own.writing import Pair, Writing
 from lamina.record import Record
 
-__all__ = ["AROUND", "written_around"]
+__all__ = ["AROUND", "StoredCalls", "written_around", "written_calls_of"]
 
 Parts = Mapping[str, Any]
 Compiled = Callable[..., Any]
@@ -39,7 +39,7 @@ def written_around(kind: str, parts: Parts, files: Files) -> dict[str, Any] | No
 # Parts of several.
 
 
-def _calls(calls: Compiled, files: Files) -> str:
+def written_calls_of(calls: Compiled, files: Files) -> str:
     """The name of a file with the captured calls that are made one by one."""
     known = captured_as(calls)
     if known is None:
@@ -47,7 +47,7 @@ def _calls(calls: Compiled, files: Files) -> str:
     return files.later(partial(written_calls, known[0]))
 
 
-class _Calls:
+class StoredCalls:
     """Captured calls of a file, which is read when they are first made."""
 
     def __init__(self, name: str, files: Files) -> None:
@@ -100,7 +100,7 @@ def _leading(parts: Parts, files: Files) -> dict[str, Any]:
 def _part(part: Part, files: Files) -> list[Any]:
     autocast = [[[key, written_constant(value)] for key, value in state.items()] for state in part.autocast]
     return [
-        list(part.places), _calls(part.calls, files), list(part.inputs), list(part.others), list(part.leads),
+        list(part.places), written_calls_of(part.calls, files), list(part.inputs), list(part.others), list(part.leads),
         _reason(part.limit), _below(part.below), list(part.unread), autocast,
         list(part.behind),
     ]  # fmt: skip
@@ -114,7 +114,7 @@ def _read_part(part: Sequence[Any], files: Files) -> Part:
     places, calls, inputs, others, leads, limit, below, unread, autocast, behind = part
     return Part(
         tuple(places),
-        _Calls(calls, files),
+        StoredCalls(calls, files),
         tuple(inputs),
         tuple(others),
         tuple(leads),
@@ -188,11 +188,11 @@ def _make_with_places(compiled: Compiled, text: Parts, files: Files, record: Rec
 
 
 def _with_views(parts: Parts, files: Files) -> dict[str, Any]:
-    return {"views": _calls(parts["views"], files), "places": list(parts["places"])}
+    return {"views": written_calls_of(parts["views"], files), "places": list(parts["places"])}
 
 
 def _make_with_views(compiled: Compiled, text: Parts, files: Files, record: Record) -> Compiled:
-    return with_views(compiled, _Calls(text["views"], files), tuple(text["places"]))
+    return with_views(compiled, StoredCalls(text["views"], files), tuple(text["places"]))
 
 
 def _with_numbers(parts: Parts, files: Files) -> dict[str, Any]:
@@ -214,11 +214,11 @@ def _make_for_sizes(compiled: Compiled, text: Parts, files: Files, record: Recor
 
 
 def _raising_again(parts: Parts, files: Files) -> dict[str, Any]:
-    return {"captured": _calls(parts["captured"], files)}
+    return {"captured": written_calls_of(parts["captured"], files)}
 
 
 def _make_raising_again(compiled: Compiled, text: Parts, files: Files, record: Record) -> Compiled:
-    return raising_again(compiled, _Calls(text["captured"], files))
+    return raising_again(compiled, StoredCalls(text["captured"], files))
 
 
 # Inputs that are written to.
@@ -237,14 +237,14 @@ def _serving_apart(parts: Parts, files: Files) -> dict[str, Any]:
 
 def _served(parts: Parts, files: Files) -> dict[str, Any]:
     return {
-        "eager": _calls(parts["eager"], files),
+        "eager": written_calls_of(parts["eager"], files),
         "tensors": list(parts["tensors"]),
         "told": _told(parts["tell"]),
     }
 
 
 def _make_serving_apart(compiled: Compiled, text: Parts, files: Files, record: Record) -> Compiled:
-    eager, tell = _Calls(text["eager"], files), _notes(text["told"], record).tell
+    eager, tell = StoredCalls(text["eager"], files), _notes(text["told"], record).tell
     tensors, count, lengths = text["tensors"], text["count"], text["lengths"]
     return serving_apart(compiled, eager, tensors, count, lengths, text["written"], tell, text["tracks"])
 
@@ -257,13 +257,13 @@ def _serving_same_places(parts: Parts, files: Files) -> dict[str, Any]:
 
 
 def _make_serving_same_places(compiled: Compiled, text: Parts, files: Files, record: Record) -> Compiled:
-    eager, tell = _Calls(text["eager"], files), _notes(text["told"], record).tell
+    eager, tell = StoredCalls(text["eager"], files), _notes(text["told"], record).tell
     return serving_same_places(compiled, eager, text["tensors"], _pairs(text["made_for"]), tell)
 
 
 def _raising_as_captured(parts: Parts, files: Files) -> dict[str, Any]:
     return {
-        "captured": _calls(parts["captured"], files),
+        "captured": written_calls_of(parts["captured"], files),
         "written": list(parts["written"]),
         "told": _told(parts["tell"]),
         "strict": parts["strict"],
@@ -271,19 +271,24 @@ def _raising_as_captured(parts: Parts, files: Files) -> dict[str, Any]:
 
 
 def _make_raising_as_captured(compiled: Compiled, text: Parts, files: Files, record: Record) -> Compiled:
-    captured, tell = _Calls(text["captured"], files), _notes(text["told"], record).tell
+    captured, tell = StoredCalls(text["captured"], files), _notes(text["told"], record).tell
     return raising_as_captured(compiled, captured, text["written"], tell, text["strict"])
 
 
 def _writing(parts: Parts, files: Files) -> dict[str, Any]:
     pairs = [[pair.written, pair.read, list(pair.to), list(pair.of)] for pair in parts["pairs"]]
     apart = parts["apart_by_place"]
-    return {"calls": _calls(parts["calls"], files), "written": list(parts["written"]), "pairs": pairs, "apart": apart}
+    return {
+        "calls": written_calls_of(parts["calls"], files),
+        "written": list(parts["written"]),
+        "pairs": pairs,
+        "apart": apart,
+    }
 
 
 def _make_writing(compiled: Compiled, text: Parts, files: Files, record: Record) -> Compiled:
     pairs = tuple(Pair(written, read, tuple(to), tuple(of)) for written, read, to, of in text["pairs"])
-    return Writing(compiled, _Calls(text["calls"], files), tuple(text["written"]), pairs, text["apart"])
+    return Writing(compiled, StoredCalls(text["calls"], files), tuple(text["written"]), pairs, text["apart"])
 
 
 _WRITERS: dict[str, Callable[[Parts, Files], dict[str, Any]]] = {

@@ -19,7 +19,7 @@ from lamina.aot.engine.again import Again, Held
 from lamina.aot.engine.inputs import Inputs
 from lamina.aot.function import apart, detaching, inference_function, training_function, without_gradients
 from lamina.aot.notes import Notes
-from lamina.artefacts.around import AROUND, written_around
+from lamina.artefacts.around import AROUND, StoredCalls, written_around, written_calls_of
 from lamina.artefacts.constants import Unstorable, read_constant, written_constant
 from lamina.artefacts.graphs import compiled_again, written_graph
 from lamina.artefacts.kernels import Files, loaded_kernels, written_kernels
@@ -254,6 +254,7 @@ _WRITERS: dict[str, Callable[[Any, Mapping[str, Any], Files], dict[str, Any]]] =
     "detaching": _detaching,
     "training": _training,
     "kernels": written_kernels,
+    "by calls": lambda run, parts, files: {"calls": written_calls_of(run, files)},
 }
 _MAKERS: dict[str, Callable[[Mapping[str, Any], Files, Here], Callable[..., Any]]] = {
     "inference": _make_inference,
@@ -262,4 +263,5 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any], Files, Here], Callable[..., Any]
     "detaching": lambda text, files, here: detaching(made_again(text["compiled"], files, here), text["places"]),
     "training": _make_training,
     "kernels": loaded_kernels,
+    "by calls": lambda text, files, here: StoredCalls(text["calls"], files),
 }

@@ -6,6 +6,7 @@ from lamina.base.reasons import Codes
 
 __all__ = [
     "ALWAYS_ANOTHER",
+    "BY_CALLS",
     "BY_DYNAMO",
     "BY_EAGER",
     "FORGOTTEN",
@@ -189,4 +190,11 @@ NOT_WANTED = FRAMES.add(
     "`torch.compiler.set_stance` and `TORCH_COMPILE_DISABLE=1` hold for both front ends. Under `eager_on_recompile` "
     "what was compiled before runs, and Python the rest; with `force_backend` the own front end compiles nothing.",
     "leave the stance, or unset TORCH_COMPILE_DISABLE",
+)
+BY_CALLS = FRAMES.add(
+    24,
+    "a graph of {count:call} between breaks is not compiled: its calls are made one by one",
+    "With capture own, a small graph that ends where the program needs a value pays for no compilation beside one of "
+    "many calls. A later call makes the same calls, without interpreting the program where it is reused.",
+    "keep the value on the device, or compute it outside of the compiled function",
 )

@@ -108,7 +108,7 @@ _ALL: tuple[Function, ...] = (
     *_functions("and_", holds=TRUTHS, constant=True, operation="bitwise_and"),
     *_functions("invert", holds=TRUTHS, constant=True, operation="bitwise_not"),
     *_functions("or_", holds=TRUTHS, constant=True, operation="bitwise_or"),
-    *_functions("argmax argmin argsort clamp_max clamp_min cumprod max min relu sign square topk", holds=NUMBERS),
+    *_functions("argmax argmin argsort clamp_max clamp_min cumprod isin max min relu sign square topk", holds=NUMBERS),
     *_functions("clamp diff maximum minimum neg rsub sub", holds=NUMBERS, constant=True),
     *_functions("abs", holds=NUMBERS, constant=True, one_operation=True),
     *_functions(

@@ -18,8 +18,11 @@ __all__ = ["draws", "holds"]
 _WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _COUNTED = _WHOLE | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _USUAL = _COUNTED | {torch.bool, torch.complex64, torch.complex128}
-_SAME = {"type": "to"}
-"""Methods that convert as others do."""
+_SAME = {
+    "type": "to", "__rsub__": "rsub", "__and__": "and_", "__rand__": "and_", "__or__": "or_", "__ror__": "or_",
+    "__xor__": "xor", "__rxor__": "xor", "__invert__": "invert",
+}  # fmt: skip
+"""Methods that do what others do."""
 _RANGES = frozenset({"arange", "linspace"})
 """Calls that make no truth values and no complex numbers."""
 _MASKED = frozenset({"scaled_dot_product_attention"})

@@ -56,14 +56,14 @@ def _mapping(machine: Any, keys: Sequence[Any], values: Sequence[Any]) -> dict[A
     """A new dictionary."""
     made: dict[Any, Any] = machine.world.made({})
     for key, value in zip(keys, values, strict=True):
-        machine.world.change(operator.setitem, made, key, value)
+        machine.world.build(operator.setitem, made, key, value)
     return made
 
 
 def _build_set(machine: Any, frame: Frame, arg: int) -> None:
     made: set[Any] = machine.world.made(set())
     for value in _taken(frame, arg):
-        machine.world.change(set.add, made, value)
+        machine.world.build(set.add, made, value)
     frame.stack.append(made)
 
 
@@ -82,14 +82,14 @@ def _list_extend(machine: Any, frame: Frame, arg: int) -> None:
 
 def _set_update(machine: Any, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
-    machine.world.change(set.update, frame.stack[-arg], values)
+    machine.world.build(set.update, frame.stack[-arg], values)
 
 
 def _dict_update(machine: Any, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
     if not hasattr(values, "keys"):
         raise TypeError(f"'{type(values).__name__}' object is not a mapping")
-    machine.world.change(dict.update, frame.stack[-arg], values)
+    machine.world.build(dict.update, frame.stack[-arg], values)
 
 
 def _dict_merge(machine: Any, frame: Frame, arg: int) -> None:
@@ -99,7 +99,7 @@ def _dict_merge(machine: Any, frame: Frame, arg: int) -> None:
         called = frame.stack[-arg - 2]
         called = frame.stack[-arg - 3] if called is NULL else called
         values = _merged(called, target, values)
-    machine.world.change(dict.update, target, values)
+    machine.world.build(dict.update, target, values)
 
 
 def _merged(called: Any, before: dict[Any, Any], values: Any) -> Any:
@@ -129,12 +129,12 @@ def _list_append(machine: Any, frame: Frame, arg: int) -> None:
 
 def _set_add(machine: Any, frame: Frame, arg: int) -> None:
     value = frame.stack.pop()
-    machine.world.change(set.add, frame.stack[-arg], value)
+    machine.world.build(set.add, frame.stack[-arg], value)
 
 
 def _map_add(machine: Any, frame: Frame, arg: int) -> None:
     key, value = _taken(frame, 2)
-    machine.world.change(operator.setitem, frame.stack[-arg], key, value)
+    machine.world.build(operator.setitem, frame.stack[-arg], key, value)
 
 
 def _list_to_tuple(machine: Any, frame: Frame, arg: Any) -> None:

@@ -145,7 +145,7 @@ def asks(function: Callable[..., Any], values: Sequence[Any]) -> bool:
         return any(calls_back(key, KEYS) for mapping in values for key in mapping)
     if function is dict and len(values) == 1 and type(values[0]) in ITEM_VIEWS:
         return any(calls_back(key, KEYS) for key, _ in values[0])
-    if function is operator.contains and type(values[0]) in _HASHING:
+    if function is operator.contains and _hashes(type(values[0])):
         return calls_back(values[1], KEYS)
     names = _ASKED.get(function) if _is_hashable(function) else None
     if names is None:
@@ -153,6 +153,14 @@ def asks(function: Callable[..., Any], values: Sequence[Any]) -> bool:
     if function in _OF_KEYS:
         return _itself(values[0], names) or calls_back(values[1], KEYS)
     return any(_itself(value, names) for value in values)
+
+
+def _hashes(kind: type) -> bool:
+    """Whether ``in`` of an object of a class asks the key alone, as that of dictionaries and sets does."""
+    if kind in _HASHING:
+        return True
+    entries = (vars(base)["__contains__"] for base in kind.__mro__ if "__contains__" in vars(base))
+    return issubclass(kind, _HASHING) and getattr(next(entries), "__objclass__", None) in _HASHING
 
 
 def method_asks(owner: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

@@ -31,7 +31,7 @@ from lamina.capture.own.iterating import advance, advanced, by_key, consumable, 
 from lamina.capture.own.natives import CONSUMERS, KEEPING, LAZY, is_change, is_seen, runs_the_users, unbound
 from lamina.capture.own.nested import flat
 from lamina.capture.own.pending import Pending
-from lamina.capture.own.queries.torch_private import asks_for_compiling
+from lamina.capture.own.queries.torch_private import STATE_READERS, asks_for_compiling
 from lamina.capture.own.recorder import Recorder
 from lamina.capture.own.torch_calls import LEFT_OUT
 from lamina.capture.own.torch_private import paused, resumed
@@ -121,8 +121,10 @@ class CapturingWorld(PlainWorld):
                 if type(length) is FunctionType and self.enters(length):
                     return bool(_Length(self.interpret(length, *operands)))
         if function is operator.getitem and type(operands[0]) is defaultdict:
-            return self._with_default(*operands)
+            return _with_default(self, *operands)
         return self.natively(function, operands, {})
+
+    build = operate
 
     def change(self, function: Callable[..., Any], *operands: Any) -> Any:
         if function is setattr:
@@ -142,6 +144,8 @@ class CapturingWorld(PlainWorld):
             return False
         if isinstance(module, str) and module.startswith(("torch.", "lamina.")):
             if function.__globals__.get(_PROGRAM) is True:
+                return True
+            if (module, function.__name__) in STATE_READERS:
                 return True
             of_a_module = module.startswith("torch.nn.modules.")  # whose __iter__ is that of no tensor
             return module.startswith(_OPENED) and (of_a_module or function.__name__ not in LEFT_OUT)
@@ -255,16 +259,6 @@ class CapturingWorld(PlainWorld):
             return self.natively(caller, (function, args, kwargs), {})
         return caller(function, (values,), kwargs)
 
-    def _with_default(self, mapping: defaultdict[Any, Any], key: Any) -> Any:
-        """``mapping[key]``, with what makes a missing value interpreted."""
-        if calls_back(key):
-            return self.natively(operator.getitem, (mapping, key), {})
-        if key not in mapping and mapping.default_factory is not None:
-            made = self.interpret(mapping.default_factory)
-            self.settle()
-            mapping[key] = made
-        return mapping[key]
-
     def _interpreted(self, function: FunctionType, *args: Any) -> Any:
         """A function of an attribute; those of torch's that are not opened run with recording on."""
         return self.interpret(function, *args) if self.enters(function) else function(*args)
@@ -298,6 +292,17 @@ def unrecorded(recorder: Recorder, function: Callable[..., Any], args: tuple[Any
 def is_captured(world: CapturingWorld, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call asks if it is captured, which it is. Modules of torch's do what they do without that."""
     return not args and not kwargs and asks_for_compiling(function) and not world.module().startswith("torch.")
+
+
+def _with_default(world: CapturingWorld, mapping: defaultdict[Any, Any], key: Any) -> Any:
+    """``mapping[key]`` in a world, with what makes a missing value interpreted."""
+    if calls_back(key):
+        return world.natively(operator.getitem, (mapping, key), {})
+    if key not in mapping and mapping.default_factory is not None:
+        made = world.interpret(mapping.default_factory)
+        world.settle()
+        mapping[key] = made
+    return mapping[key]
 
 
 class _Length:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
@@ -15,14 +16,14 @@ from lamina.base.decision import Decision
 from lamina.base.user_warnings import calling_line
 from lamina.capture.breaks import own_break_reason
 from lamina.capture.dynamo import Captured, compiled_graph
-from lamina.capture.frame_reasons import INTEGERS_ARE_FIXED, INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS
+from lamina.capture.frame_reasons import BY_CALLS, INTEGERS_ARE_FIXED, INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS
 from lamina.capture.log import CaptureLog
 from lamina.capture.own.capturing import CapturingWorld
 from lamina.capture.own.frame import Unhandled
 from lamina.capture.own.interrupts import end_if_from_outside
 from lamina.capture.own.machine import Machine
 from lamina.capture.own.recorder import Recorder
-from lamina.capture.own.regions import Backend, Regions
+from lamina.capture.own.regions import FEW, Backend, Regions
 from lamina.capture.own.reuse.answers import is_copied
 from lamina.capture.own.reuse.driver import Driver, state_of_torch
 from lamina.capture.own.reuse.sizes import Sizes
@@ -68,9 +69,13 @@ class Interpreting:
             partial(_noted, backend, self.log),
             other_in_eager,
             families=None if dynamic is False else Families(self._note_inputs, self._note_alone, bool(dynamic)),
+            large=_is_large(target),
+            told=self._note_by_calls,
         )
         self.noted: set[str] = set()
         self.made: list[Driver] = []
+        self.by_calls = False
+        """Whether there was a small graph that is not compiled."""
         self.interpreted = False
         """Whether there was a call that is interpreted anew each time."""
 
@@ -114,7 +119,7 @@ class Interpreting:
                     result = machine.run(self.target, args, kwargs)
                 except BaseException as error:
                     result, raised = None, error
-                recorder.flush()  # what this raises eager raises before
+                recorder.flush(last=True)  # what this raises eager raises before
             except BaseException:
                 recorder.flush()  # the one before has not begun, if there is something left
                 raise
@@ -179,6 +184,14 @@ class Interpreting:
                 told = INTEGERS_ARE_INPUTS(count=count, numbers=numbers)
                 self.record.note("", "capture", Decision("capture", self.subject, True, told))
 
+    def _note_by_calls(self, calls: int) -> None:
+        """Note that a small graph is not compiled."""
+        self.by_calls = True
+        with self.record.harmless("capture"):
+            if (key := f"by calls {calls}") not in self.noted:
+                self.noted.add(key)
+                self.record.note("", "capture", Decision("capture", self.subject, False, BY_CALLS(count=calls)))
+
     def _note_alone(self, why: str) -> None:
         """Note why a graph that differs from an earlier one in integers only is compiled by itself."""
         with self.record.harmless("capture"):
@@ -192,7 +205,8 @@ class Interpreting:
             if isinstance(result, GeneratorType | CoroutineType | AsyncGeneratorType):
                 self.log.runs_later(self.subject[0], isinstance(result, CoroutineType))
             self.log.empty = self.log.empty or NO_TENSOR_CALLS()
-            self.log.tell_nothing_compiled()
+            if not self.by_calls:
+                self.log.tell_nothing_compiled()
 
 
 def _noted(backend: Backend, log: CaptureLog, gm: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
@@ -209,6 +223,12 @@ def _let_go(machine: Machine) -> None:
     if not machine.generators:
         vars(machine.world).clear()
         del machine.world
+
+
+def _is_large(target: Any) -> bool:
+    """Whether a callable is a model of many modules, or a method of one."""
+    owner = getattr(target, "__self__", target)
+    return isinstance(owner, torch.nn.Module) and len([*islice(owner.modules(), FEW)]) == FEW
 
 
 def _place(machine: Machine) -> str:

@@ -86,7 +86,7 @@ class Recorder(TorchFunctionMode):
         self.broken = ""
         self.unhandled: type[Unhandled] | None = None
         self.segment: Segment | None = None
-        self.left = False
+        self.left = self.flushed = False
         self.trace: Any = None
         self.told: Callable[[str, str], None] | None = None
         self.seen = 0
@@ -190,6 +190,8 @@ class Recorder(TorchFunctionMode):
         if self.segment is not None and self.segment.state[1] != autocast_states():
             self.flush()
         segment = self.segment or Segment(self.regions.fakes())
+        if func is torch.full and kwargs.get("dtype") is torch.bool and len(args) == 2 and type(args[1]) is bool:
+            args = args[0], int(args[1])  # one graph for both: what it is full of may be an input
         with segment:
             return self._put_into(segment, func, args, kwargs)
 
@@ -322,14 +324,16 @@ class Recorder(TorchFunctionMode):
             return type(found)(parts)
         return type(found)(parts)  # a named tuple of torch's takes a sequence
 
-    def flush(self) -> None:
+    def flush(self, last: bool = False) -> None:
         """Run what is recorded; the tensors that anybody still holds become ordinary ones.
 
-        So they do where an interrupt of the program ends this, if that is possible.
+        So they do where an interrupt of the program ends this, if that is possible. ``last``: the call has returned.
         """
         segment = self.segment
         if segment is None:
             return
+        segment.is_part = not last or self.flushed
+        self.flushed = True
         grad, waiting, made = torch.is_grad_enabled(), segment.pending, None
         alive: list[Pending] = []
         outputs: list[Node] = []

@@ -11,19 +11,24 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.base.fx.torch_private import calls_of
-from lamina.base.recipes import captured
+from lamina.base.recipes import captured, made_of
 from lamina.capture.own.fakes import Fakes
 from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.segment import Segment
 from lamina.capture.own.sharing.families import Families
 from lamina.capture.own.torch_private import SET_GRAD, compiling
+from lamina.capture.own.trials import SMALL
 from lamina.capture.own.writing import Writing
+from lamina.capture.stance.torch_private import forbids_recompiles
 
-__all__ = ["Backend", "Regions"]
+__all__ = ["FEW", "Backend", "Regions", "by_calls"]
 
 Backend = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 _MOST_REGIONS = 256
 """Compiled graphs that one callable keeps; a program whose sizes are all different would keep one for each."""
+FEW = 16
+"""Calls of a small graph at most, how many times as many another has beside which it pays for no compilation, and
+modules of a model that has such another."""
 
 
 @dataclass(slots=True)
@@ -32,7 +37,9 @@ class Regions:
 
     ``other_in_eager`` says of a call whether fake tensors tell another type or rank of its results than it gives or, if
     that is asked, other strides; each kind of call is ``asked`` once.
-    ``families`` has those that differ in integers only, unless each is to be compiled by itself.
+    ``families`` has those that differ in integers only, unless each is to be compiled by itself. Beside a graph of many
+    calls, or in a ``large`` program, which is going to have one, small graphs between two breaks are not compiled:
+    ``told`` is given the number of calls of each.
     """
 
     backend: Backend
@@ -43,6 +50,9 @@ class Regions:
     of_thread: Any = field(default_factory=threading.local)
     families: Families | None = None
     asked: dict[Any, bool] = field(default_factory=dict)
+    large: bool = False
+    told: Callable[[int], None] = lambda calls: None
+    most: int = 0
 
     def fakes(self) -> Fakes:
         """Those of the thread: a mode is entered by one thread at a time."""
@@ -81,8 +91,9 @@ class Regions:
         segment.graph.output(tuple(outputs))
         calls = calls_of(GraphModule(torch.nn.Module(), segment.graph)) if segment.writes else None
         compiled = None
+        backend = self.backend if self._pays(segment) else by_calls
         if self.families is not None:
-            compiled = self.families.compiled(segment, outputs, self.backend)
+            compiled = self.families.compiled(segment, outputs, backend)
         fixed = False
         if compiled is None:
             try:
@@ -94,7 +105,7 @@ class Regions:
                 pin(*segment.with_constants())
                 gm, fakes, mode = segment.module()
             with compiling(mode):
-                compiled = self.backend(gm, fakes)
+                compiled = backend(gm, fakes)
             captured(compiled, gm, fakes)
         if calls is not None:
             compiled = Writing(compiled, calls, segment.written(), tuple(segment.pairs), segment.apart_by_place())
@@ -102,3 +113,23 @@ class Regions:
         if not fixed:
             self.keep(key, compiled)
         return compiled
+
+    def _pays(self, segment: Segment) -> bool:
+        """Whether a graph is to be compiled, rather than that its calls are made one by one."""
+        calls = _calls_in(segment)
+        if segment.is_part and calls <= FEW and (self.large or calls * FEW <= self.most):
+            plain = not (segment.draws or segment.writes or segment.learnt or segment.tracks or forbids_recompiles())
+            if plain and all(one.numel() <= SMALL for one in segment.tensors()):
+                self.told(calls)
+                return False
+        self.most = max(self.most, calls)
+        return True
+
+
+def by_calls(gm: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
+    """The calls of a graph, made one by one."""
+    return made_of(calls_of(gm), "by calls")
+
+
+def _calls_in(segment: Segment) -> int:
+    return sum(node.op in ("call_function", "call_method") for node in segment.graph.nodes)

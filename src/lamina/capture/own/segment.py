@@ -54,7 +54,7 @@ class Segment:
         self.numbers: dict[Node, int] = {}
         self.state = (torch.is_grad_enabled(), autocast_states(), settings())
         self.draws = self.writes = self.records = self.watched = self.switches = False
-        self.started = self.failed = False
+        self.started = self.failed = self.is_part = False
         self.generators: dict[torch.device, torch.Tensor] = {}
         self.marks: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         self.trials = Trials()
@@ -135,6 +135,16 @@ class Segment:
                 self.pairs[pair] = None
         return False
 
+    def tensors(self) -> list[Any]:
+        """All tensors of the graph, without values."""
+        made = (node.meta.get("example_value") for node in self.graph.nodes)
+        return [*self.fakes, *(one for one in made if isinstance(one, torch.Tensor))]
+
+    @property
+    def tracks(self) -> bool:
+        """Whether the graph gives tensors a history."""
+        return self.state[0] and any(tensor.requires_grad for tensor in self.inputs)
+
     def written(self) -> tuple[int, ...]:
         """The positions of the inputs that may be written to."""
         known = self._written
@@ -145,8 +155,9 @@ class Segment:
 
         They share a version, which autograd asks for, and calls may look at other places than those of their operands.
         """
-        tracks = self.state[0] and any(tensor.requires_grad for tensor in self.inputs)
-        return not tracks and not any(operation_name(node.target).startswith("as_strided") for node in self.graph.nodes)
+        return not self.tracks and not any(
+            operation_name(node.target).startswith("as_strided") for node in self.graph.nodes
+        )
 
     def unread(self, outputs: list[Node]) -> list[Node]:
         """Results of calls that may raise for what their operands hold, and that none of the ``outputs`` depends on."""

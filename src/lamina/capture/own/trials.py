@@ -16,9 +16,9 @@ from lamina.base.drawing import may_draw
 from lamina.base.torch_private import storage_of
 from lamina.capture.own.torch_calls import name_of
 
-__all__ = ["Trials"]
+__all__ = ["SMALL", "Trials"]
 
-_MOST = 4096
+SMALL = 4096
 """Elements of a tensor that is computed to know whether it is a valid index, and of the memory that a tried write takes
 for an operand."""
 _BY_DIMENSION = frozenset(
@@ -91,7 +91,7 @@ class Trials:
         return True
 
     def _is_small(self, node: Node) -> bool:
-        return node in self.values and self.values[node].numel() <= _MOST
+        return node in self.values and self.values[node].numel() <= SMALL
 
     def _forget(self, target: Node) -> None:
         """Nothing is known any more of what may lie in the memory of ``target``, which is written to.
@@ -129,7 +129,7 @@ class Trials:
         known: set[Node] = set()
         map_arg(places, known.add)
         others = [_example(n) for n in node.all_input_nodes if n not in known]
-        if len({t.dtype for t in others}) != 1 or any(kind_of(t).queued or _extent(t) > _MOST for t in others):
+        if len({t.dtype for t in others}) != 1 or any(kind_of(t).queued or _extent(t) > SMALL for t in others):
             return False
         try:
             operands = {n: self.values[n].clone() if n in known else _unset(_example(n)) for n in node.all_input_nodes}
@@ -179,7 +179,7 @@ def _is_told(node: Node) -> bool:
         or value.dtype.is_complex
     ):
         return False
-    return value.numel() <= _MOST
+    return value.numel() <= SMALL
 
 
 def _needed(shape: Sequence[int], at: Any) -> list[int]:

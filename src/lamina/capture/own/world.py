@@ -35,6 +35,9 @@ class World(Protocol):
     def change(self, function: Callable[..., Any], *operands: Any) -> Any:
         """The same of what writes: ``setattr``, ``setitem``, a global, ``list.append``."""
 
+    def build(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """The same where the first of the ``operands`` is in the making, so that nobody but the frame has it."""
+
     def enters(self, function: FunctionType) -> bool:
         """Whether ``function`` is to be interpreted, rather than called."""
 
@@ -75,6 +78,8 @@ class PlainWorld:
 
     def change(self, function: Callable[..., Any], *operands: Any) -> Any:
         return function(*operands)
+
+    build = change
 
     def enters(self, function: FunctionType) -> bool:
         return True

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from lamina.capture.own.torch_private import SET_GRAD
 
-__all__ = ["DEVICE_QUERIES", "STATE_QUERIES", "asks_for_compiling", "overridable"]
+__all__ = ["DEVICE_QUERIES", "STATE_QUERIES", "STATE_READERS", "asks_for_compiling", "overridable"]
 
 _MAKERS = (
     "arange bartlett_window blackman_window empty empty_strided eye full hamming_window hann_window kaiser_window "
@@ -54,6 +54,15 @@ def asks_for_compiling(function: Any) -> bool:
     module = function.__module__
     return module in _ASK_FOR_COMPILING and vars(sys.modules[module]).get("is_compiling") is function
 
+
+STATE_READERS = frozenset(
+    (
+        ("torch.distributed.distributed_c10d", "is_initialized"),
+        ("torch.distributed.distributed_c10d", "WORLD"),
+        ("torch.distributed.distributed_c10d", "default_pg"),
+    )
+)
+"""Functions of torch's, by module and name, that read attributes which tell state, and can be interpreted."""
 
 STATE_QUERIES: frozenset[Any] = frozenset(
     (

@@ -179,15 +179,18 @@ class Attributes:
         trace.fixed(value)
         if name in _OF_CLASSES and trace.class_entry(meta, name) is vars(type)[name]:
             return trace.attribute_of(value, name)
-        for special in ("__getattribute__", "__getattr__", name):
-            found = trace.class_entry(meta, special)
-            usual = type.__getattribute__ if special == "__getattribute__" else MISSING
-            if found is not usual:
-                trace.end(f"attribute {name} of class {value.__qualname__} is its metaclass's")
-                return self.otherwise(value, name)
-        found = trace.class_entry(value, name)
+        of_meta = trace.class_entry(meta, name)
+        usual = trace.class_entry(meta, "__getattribute__") is type.__getattribute__
+        found: Any = trace.class_entry(value, name) if usual and of_meta is MISSING else MISSING
         if found is MISSING:
-            return getattr(value, name)
+            usual = usual and trace.class_entry(meta, "__getattr__") is MISSING
+            getter = trace.attribute_of(of_meta, "fget") if usual and type(of_meta) is property else None
+            if type(getter) is FunctionType and self.enters(getter):
+                return self.interpret(getter, value)
+            if usual and of_meta is MISSING:
+                return getattr(value, name)
+            trace.end(f"attribute {name} of class {value.__qualname__} is its metaclass's")
+            return self.otherwise(value, name)
         kind = type(found)
         if kind is FunctionType or kind is property or not self.has(found, "__get__"):
             return found

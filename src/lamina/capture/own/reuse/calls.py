@@ -43,6 +43,12 @@ _WALKERS = (
     enumerate, zip, reversed, iter, list, tuple, dict, range, slice, super, set, frozenset, sum, any, all, min, max,
     OrderedDict, partial,
 )  # fmt: skip
+_KEYS_OR_VALUES: tuple[type, ...] = (
+    type({}.keys()),
+    type({}.values()),
+    type(OrderedDict().keys()),
+    type(OrderedDict().values()),
+)
 _COMPARING = frozenset(map(id, (set, frozenset, any, all, min, max, dict, OrderedDict)))
 """Of those, the ones that ask the elements for more than what they are."""
 _ON_CONSTANTS = frozenset(
@@ -167,7 +173,7 @@ class Calls:
         for value in given:
             if type(value) in DICTS:
                 parts.extend((*value.keys(), *value.values()))
-            elif type(value) in (list, tuple, set, frozenset):
+            elif type(value) in (list, tuple, set, frozenset, *_KEYS_OR_VALUES):
                 parts.extend(value)
             else:
                 parts.append(value)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from enum import EnumMeta
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
+from lamina.capture.own.callbacks import KEYS, calls_back
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.base_methods import BaseMethods
@@ -125,6 +127,8 @@ class Operators:
         trace, kind = self.trace, type(container)
         if kind.__flags__ & MADE_BY_PYTHON:
             return self._by_method(operator.getitem, (container, key))
+        if kind in DICTS and type(type(key)) is EnumMeta and (found := self._of_member(container, key)) is not MISSING:
+            return found
         if isinstance(container, type) or kind not in (list, tuple, *DICTS) or not is_settled(key):
             trace.end(f"an item of a {kind.__qualname__} is read")
             return MISSING
@@ -141,6 +145,13 @@ class Operators:
         trace.length(container)
         found = container[key]
         return trace.child(container, "item", key % len(container), found)
+
+    def _of_member(self, container: Any, key: Any) -> Any:
+        """What a dictionary from outside has for a member of an enumeration; ``MISSING`` if it is not answered here."""
+        trace, places = self.trace, (self.trace.place_of(container), self.trace.place_of(key))
+        if None in places or id(container) in trace.containers or calls_back(key, KEYS) or key not in container:
+            return MISSING
+        return trace.enter(container[key], trace.facts.place("computed", None, (dict.__getitem__, *places)))
 
     def _truth(self, value: Any) -> Any:
         trace, kind = self.trace, type(value)

@@ -130,6 +130,14 @@ class TracingWorld:
         return self.base.operate(function, *operands)
 
     def change(self, function: Callable[..., Any], *operands: Any) -> Any:
+        return self._changed(self.base.change, self.settle, function, operands)
+
+    def build(self, function: Callable[..., Any], *operands: Any) -> Any:
+        return self._changed(self.base.build, _nothing, function, operands)
+
+    def _changed(
+        self, untold: Callable[..., Any], settle: Callable[[], None], function: Callable[..., Any], operands: Any
+    ) -> Any:
         trace = self.trace
         if trace.ended is None and trace.learning.values:
             found = self.numbers.changed(function, operands)
@@ -138,12 +146,12 @@ class TracingWorld:
         if trace.ended is None and (method := self.by_code.writer(function, operands)) is not None:
             return method()
         if trace.ended is None:
-            self.settle()
+            settle()
             if self.changes.noted(function, operands):
                 return function(*operands)
             name = getattr(function, "__name__", "a write").strip("_")
             trace.end(f"{name} on a {type(operands[0]).__qualname__}")
-        return self.base.change(function, *operands)
+        return untold(function, *operands)
 
     def call(self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.trace.ended is not None:
@@ -260,6 +268,10 @@ class TracingWorld:
             trace.note("is", (place,), function)
             return True
         return id(function) in seen_by_modes()
+
+
+def _nothing() -> None:
+    """What is recorded goes on."""
 
 
 def _drawn(function: Any, generator: Any) -> Any:

@@ -83,6 +83,8 @@ class Families:
                 for at, number in enumerate(numbers)
                 if at not in family.fixed and (at in wanted or any(s[at] != number for s in alike))
             ]
+            if varying:  # a decision of the program's, which is another one sooner or later
+                varying = sorted({*varying, *outline.truths} - family.fixed)
             if not varying:
                 why = _deciding(outline, family)
                 break

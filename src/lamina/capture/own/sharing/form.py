@@ -37,9 +37,9 @@ class Form:
     """A graph of the family of ``outline`` whose integers at the positions ``varying`` are inputs.
 
     Positions that have had the same number in all ``samples``, the first of which the graph is traced with, are one
-    input, so that they have to be one number in each graph that it stands for. ``sizes_open``: it is to stand for
-    sizes of 1, too. ``in_python``: torch's functions in Python say what operations give, many of which do so for
-    symbols where C++ does not. Raises whatever tracing raises.
+    input, so that they have to be one number in each graph that it stands for; truth values are inputs of their own.
+    ``sizes_open``: it is to stand for sizes of 1, too. ``in_python``: torch's functions in Python say what operations
+    give, many of which do so for symbols where C++ does not. Raises whatever tracing raises.
     """
 
     def __init__(
@@ -64,11 +64,12 @@ class Form:
         self.given: list[torch.SymInt] = []
         self._samples, self._of = samples, dict[int, int]()
         self.run: Callable[..., Any] | None = None
-        group: dict[tuple[int, ...], int] = {}
+        group: dict[Any, int] = {}
         derived = self._derived(segment, set(varying))
         for at in varying:
             if at not in derived:
-                self._place(at, group.setdefault(tuple(s[at] for s in samples), len(group)), at < outline.sizes)
+                alike = at if at in outline.truths else tuple(s[at] for s in samples)
+                self._place(at, group.setdefault(alike, len(group)), at < outline.sizes)
         sizes = self._numbers(outline.sizes, derived)
         self._trace(segment, outline, sizes, by_functions() if in_python else contextlib.nullcontext())
         self.looks = [(kind, tuple(map(expression, numbers)), group) for kind, numbers, group in _looks(self.gm)]

@@ -11,7 +11,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_aggregate
 
 from lamina.capture.own.segment import Segment
-from lamina.capture.own.torch_calls import name_of
+from lamina.capture.own.torch_calls import constant, name_of
 
 __all__ = ["Outline", "integers", "others", "with_numbers"]
 
@@ -19,6 +19,7 @@ _COMPUTED_OTHERWISE = frozenset(("pow", "pow_", "__pow__", "__rpow__", "__ipow__
 """Functions that compute in another way for some integers: squares are products."""
 
 
+_OF_TRUTHS = ("dtype", constant(torch.bool))
 _GONE = object()
 
 
@@ -26,7 +27,8 @@ class Outline:
     """A recorded graph: ``family`` is what tells it from all graphs that differ in more than integers.
 
     ``numbers`` are the sizes and strides of its inputs, the first ``sizes`` of them, and the integers among the
-    arguments of its calls, in order; ``firsts`` are the positions of the first number of each input.
+    arguments of its calls, in order; ``firsts`` are the positions of the first number of each input, ``truths`` those
+    of numbers that tensors of truth values are full of.
     """
 
     def __init__(self, segment: Segment, outputs: list[Node]) -> None:
@@ -34,6 +36,7 @@ class Outline:
         self._names: list[str] = []
         self._tensors = 0
         self.firsts: list[int] = []
+        self.truths: list[int] = []
         looks = tuple(map(self._look, segment.looks))
         self.sizes = len(self.numbers)
         calls = tuple(map(self._call, segment.key))
@@ -62,7 +65,10 @@ class Outline:
         if not has_holes(entry):
             return entry
         op, target, args, kwargs = entry
-        without = self._without(args), self._without(kwargs)
+        given = self._without(args)
+        if target is torch.full and len(args) == 3 and args[2] == (int, self.numbers[-1]) and _OF_TRUTHS in kwargs:
+            self.truths.append(len(self.numbers) - 1)
+        without = given, self._without(kwargs)
         named = target if isinstance(target, str) else name_of(target)
         self._names += [f"an argument of {named}"] * (len(self.numbers) - len(self._names))
         return op, target, *without
