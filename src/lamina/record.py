@@ -18,6 +18,7 @@ from lamina.base.logs import log_stage
 from lamina.base.paths import path_of
 from lamina.base.plurals import counted
 from lamina.base.recovery import NOT_RECORDED, brief
+from lamina.base.signals import raised_by_handler
 
 __all__ = ["Record", "Stage", "held_records", "is_held", "keep", "put_in_place", "records"]
 
@@ -99,13 +100,15 @@ class Record:
         """Within, an exception of what is recorded of the stage ``name`` ends there, and is noted once in a record.
 
         Nothing that is compiled, and no result, may depend on what is done within. Raised are warnings that the user
-        made errors, and exceptions of the class ``besides``.
+        made errors, exceptions of the class ``besides``, and what a handler of a signal raises.
         """
         try:
             yield
         except (Warning, besides):
             raise
         except Exception as error:
+            if raised_by_handler(error):
+                raise
             self._lost(name, error)
 
     def _put(

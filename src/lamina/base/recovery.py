@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from lamina.base.decision import Decision
 from lamina.base.reasons import Codes
+from lamina.base.signals import raised_by_handler
 from lamina.base.user_warnings import warn_user
 from lamina.errors import InvalidIR, LaminaError, StageFailed
 
@@ -42,7 +43,9 @@ def brief(error: BaseException) -> str:
 
 def is_internal(error: Exception) -> bool:
     """Whether ``error`` tells of a fault of Lamina's own, rather than of what the user gave."""
-    return not isinstance(error, LaminaError) or isinstance(error, (StageFailed, InvalidIR))
+    if isinstance(error, LaminaError):
+        return isinstance(error, (StageFailed, InvalidIR))
+    return not raised_by_handler(error)
 
 
 def raised_within(error: BaseException, besides: Sequence[str]) -> bool:
@@ -70,8 +73,11 @@ def recover(
 
     ``doing`` is what failed ("the rules"), ``instead`` what happens now ("the graph stays as it was"). ``note`` is
     given a decision against what failed, of ``kind``; the user is warned once in this process of a failure of one class
-    in one thing. With ``strict`` a ``StageFailed`` is raised from ``error`` instead.
+    in one thing. With ``strict`` a ``StageFailed`` is raised from ``error`` instead. What a handler of a signal raises
+    is the program's, and goes on.
     """
+    if raised_by_handler(error):
+        raise error
     why = f"{doing} failed: {brief(error)}"
     if strict:
         raise StageFailed(f"{region}: {why}", remedy="unset the option strict") from error
