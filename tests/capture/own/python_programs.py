@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 import traceback
 import warnings
@@ -19,6 +20,9 @@ COUNT = 0
 def note(*values):
     LOG.append(repr(values))
     return values[-1] if values else None
+def appended(to, value):
+    if type(to) is list and len(to) > 99: raise ValueError("a list that grows while one goes over it")
+    return to.append(value)
 class Box:
     kind = "box"
     __match_args__ = ("a", "b")
@@ -193,7 +197,7 @@ class Program:
             f"abs({a})",
             f"int({a})",
             f"dict(a={a}, b={b})",
-            f"{a}.append({b})",
+            f"appended({a}, {b})",
             f"{a}.get({b})",
             f"{a}.upper()",
             "pos()",
@@ -557,10 +561,18 @@ def difference(seed: int) -> str:
         return ""
     expected, found = observed(text, by_python), observed(text, by_machine)
     endless = any(len(log) > MOST_NOTES for _, _, log, *_ in (*expected, *found))  # how deep Python recurses differs
-    if endless or "0x" in repr(expected) or repr(expected) == repr(found):
+    if endless or "0x" in repr(expected) or _told(expected) == _told(found):
         return ""
-    wanted, got = next(pair for pair in zip(expected, found, strict=True) if repr(pair[0]) != repr(pair[1]))
+    wanted, got = next(pair for pair in zip(expected, found, strict=True) if _told(pair[0]) != _told(pair[1]))
     return f"{numbered(text)}\npython  {wanted}\nmachine {got}"
+
+
+def _told(seen: Any) -> str:
+    """What was seen, but for the line where a local name was not there.
+
+    CPython 3.11 gives the line before, once it has joined the instruction with the one that came before it.
+    """
+    return re.sub(r"(UnboundLocalError\\*'>, [^)]*\),) \d+", r"\1", repr(seen))
 
 
 def numbered(text: str) -> str:

@@ -38,6 +38,38 @@ def test_random_programs_do_what_they_do_in_python(first: int) -> None:
     assert [told for seed in range(first, first + 100) if (told := difference(seed))] == []
 
 
+HANDLED_OUTSIDE = """
+def f(log):
+    def made():
+        try:
+            raise ValueError("within")
+        finally:
+            yield 1
+            a, *b = False
+    try:
+        raise KeyError("outside")
+    finally:
+        list(made())
+"""
+
+
+def test_what_is_handled_around_a_generator_leads_to_what_it_handles() -> None:
+    told = []
+    for call in (lambda function: function([]), lambda function: by_machine(function, [])):
+        space = {}
+        exec(HANDLED_OUTSIDE, space)
+        error, kinds = None, []
+        try:
+            call(space["f"])
+        except TypeError as caught:
+            error = caught
+        while error is not None:
+            kinds.append(type(error))
+            error = error.__context__
+        told.append(kinds)
+    assert told == [[TypeError, ValueError, KeyError]] * 2
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_wrong_interpreter_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def swapped(machine, frame, arg):

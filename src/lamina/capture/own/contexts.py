@@ -21,9 +21,15 @@ def put_context(error: BaseException, handled: BaseException) -> None:
     error.__context__ = handled
 
 
-def put_first_context(error: BaseException, handled: BaseException) -> None:
-    """Make ``handled`` the context of the first of the exceptions that led to ``error``, unless it is one of them."""
+def put_first_context(error: BaseException, handled: BaseException, outside: BaseException | None) -> None:
+    """Make ``handled`` the context of the first of the exceptions that led to ``error``, unless it is one of them.
+
+    ``outside`` is what Python handles around the interpreter: it is what led to an error of native code only as long
+    as ``handled`` was not there.
+    """
     while error is not handled and error.__context__ is not None:
+        if error.__context__ is outside and handled is not outside:
+            break
         error = error.__context__
     if error is not handled:
         put_context(error, handled)

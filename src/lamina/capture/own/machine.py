@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABCMeta
 from collections.abc import Callable, Generator
 from copy import deepcopy
@@ -97,8 +98,8 @@ def _is_entered(world: World, function: Any) -> bool:
 class Machine:
     """Runs functions in a ``World``.
 
-    ``handled`` is the exception that the innermost ``except`` block of all frames handles, ``frames`` are those in
-    progress. ``watched`` is a frame with those of its instructions whose exceptions it handles: before it leaves them,
+    ``handled`` is the exception that the innermost ``except`` block of all frames handles, ``outside`` the one that
+    Python handles where it resumes a generator of the interpreter's. ``frames`` are those in progress. ``watched`` is a frame with those of its instructions whose exceptions it handles: before it leaves them,
     the world settles what may raise. ``copies`` says whether ``deep_copy`` is to make the deep copy of a value,
     ``caught`` is told of exceptions that come to a frame.
     """
@@ -106,6 +107,7 @@ class Machine:
     def __init__(self, world: World) -> None:
         self.world = world
         self.handled: BaseException | None = None
+        self.outside: BaseException | None = None
         self.frames: list[Frame] = []
         self.places = Places()
         self.watched: tuple[Frame, Handler] | None = None
@@ -278,7 +280,7 @@ class Machine:
         self.caught(error)
         direct = self.places.note(frame, error)
         if direct and not thrown and self.handled is not None:
-            put_first_context(error, self.handled)
+            put_first_context(error, self.handled, self.outside)
         place = frame.place - 1
         row = frame.program.handler(place)
         if row is None:
@@ -304,7 +306,8 @@ class Machine:
 
     def resumed(self, frame: Frame, sent: Any) -> str:
         """Run the frame of a generator, which was ``sent`` a value or has caught what was thrown into it."""
-        outer = self._entered(frame)
+        outer, outside = self._entered(frame), self.outside
+        self.outside = sys.exception()
         try:
             if sent is not _CAUGHT and frame.place:
                 frame.stack.append(sent)
@@ -313,7 +316,7 @@ class Machine:
             return self.resume(frame)
         finally:
             self.frames.pop()
-            self.handled = outer
+            self.handled, self.outside = outer, outside
 
     def thrown_into(self, frame: Frame, error: BaseException) -> bool:
         """Whether the frame of a generator catches what is thrown into it; it then stands in the handler."""
