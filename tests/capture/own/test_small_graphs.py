@@ -53,12 +53,21 @@ def checked_after(x):
     return x.sin() + 1
 
 
+class Unhashable(nn.Sequential):
+    """Modules that are compared by code of theirs."""
+
+    def __eq__(self, other):
+        raise AssertionError
+
+    __hash__ = None
+
+
 class Blocks(nn.Module):
     """A model of many modules."""
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(20))
+        self.layers = nn.ModuleList(Unhashable(nn.Linear(4, 4), nn.Tanh()) for _ in range(20))
 
     def forward(self, x):
         """Looks at a value first."""

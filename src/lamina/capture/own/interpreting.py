@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType
 from typing import Any
 
 import torch
@@ -227,8 +226,15 @@ def _let_go(machine: Machine) -> None:
 
 def _is_large(target: Any) -> bool:
     """Whether a callable is a model of many modules, or a method of one."""
-    owner = getattr(target, "__self__", target)
-    return isinstance(owner, torch.nn.Module) and len([*islice(owner.modules(), FEW)]) == FEW
+    waiting = [target.__self__ if type(target) is MethodType else target]
+    seen: dict[int, Any] = {}
+    while waiting and len(seen) < FEW:  # without any function of the modules', which may compare and count otherwise
+        module = waiting.pop()
+        if issubclass(type(module), torch.nn.Module) and id(module) not in seen:
+            seen[id(module)] = module
+            held = object.__getattribute__(module, "__dict__").get("_modules")
+            waiting.extend(dict.values(held) if issubclass(type(held), dict) else ())
+    return len(seen) == FEW
 
 
 def _place(machine: Machine) -> str:

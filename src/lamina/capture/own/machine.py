@@ -99,9 +99,10 @@ class Machine:
     """Runs functions in a ``World``.
 
     ``handled`` is the exception that the innermost ``except`` block of all frames handles, ``outside`` the one that
-    Python handles where it resumes a generator of the interpreter's. ``frames`` are those in progress. ``watched`` is a frame with those of its instructions whose exceptions it handles: before it leaves them,
-    the world settles what may raise. ``copies`` says whether ``deep_copy`` is to make the deep copy of a value,
-    ``caught`` is told of exceptions that come to a frame.
+    Python handles where it resumes a generator of the interpreter's. ``frames`` are those in progress. ``watched`` is a
+    frame with those of its instructions whose exceptions it handles: before it leaves them, the world settles what may
+    raise. ``copies`` says whether ``deep_copy`` is to make the deep copy of a value, ``caught`` is told of exceptions
+    that come to a frame.
     """
 
     def __init__(self, world: World) -> None:
