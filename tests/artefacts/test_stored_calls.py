@@ -153,6 +153,21 @@ def _check(target: Any, cache: Path, loaded: bool, *args: Any, **options: Any) -
     assert _is_loaded(compiled) is loaded, compiled.record.decisions("capture")
 
 
+def test_host_programs_are_stored_as_code_too(load: Load, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, x = load(SOURCE).program, torch.ones(4, 4)
+    _store(program, cache, x)
+    with monkeypatch.context() as patch:
+        patch.setattr("lamina.artefacts.kernels.code_of", _not_again)
+        patch.setattr("lamina.runtime.host.compile", _not_again, raising=False)
+        compiled = _compiled(program, cache)
+        torch.testing.assert_close(compiled(x), program(x))
+        assert _is_loaded(compiled)
+
+
+def _not_again(*given: Any) -> Any:
+    raise AssertionError
+
+
 MANY_MODULES = """
 import torch
 from torch import nn

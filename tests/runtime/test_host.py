@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import linecache
+import marshal
 import traceback
 
 import pytest
@@ -11,7 +12,7 @@ from lamina.errors import BadArgument
 from lamina.runtime import torch_private
 from lamina.runtime.build import build_kernels
 from lamina.runtime.cache import Cache
-from lamina.runtime.host import aten, load_program, reinterpret, view
+from lamina.runtime.host import aten, code_of, load_program, reinterpret, view
 from lamina.runtime.kernel import KernelFunction, KernelUnit
 from lamina.runtime.toolchain import Compiler
 
@@ -112,3 +113,19 @@ def test_private_names_of_torch_exist() -> None:
     made = torch_private.empty_strided_cpu((2, 3), (1, 2), torch.int16)
     assert (made.shape, made.stride(), made.dtype) == ((2, 3), (1, 2), torch.int16)
     assert torch_private._empty_strided((2, 3), (1, 2), torch.int16).stride() == (1, 2)
+
+
+def test_a_program_that_is_code_already_shows_its_text_as_long_as_one_lives() -> None:
+    text = "def fails(x):\n    return x // 0  # why\n"
+    code = marshal.loads(marshal.dumps(code_of(text, "fails")))
+    programs = [load_program(text, "fails", {"given": number}, code) for number in (1, 2)]
+    assert [program.__globals__["given"] for program in programs] == [1, 2]
+    del programs[0]
+    with pytest.raises(ZeroDivisionError) as raised:
+        programs[0](1)
+    assert "# why" in "".join(traceback.format_tb(raised.tb))
+    programs.clear()
+    raised.value.__traceback__ = None
+    del raised
+    gc.collect()
+    assert code.co_filename not in linecache.cache

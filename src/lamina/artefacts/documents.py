@@ -5,7 +5,8 @@ A code object is found where a fact says that it is, and is the one that was mea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
@@ -44,7 +45,7 @@ class _Writer:
 
     def driver(self, driver: Driver) -> dict[str, Any]:
         self.runs = {*map(id, driver.graphs)}
-        rows = [self._row(number, row) for number, row in enumerate(driver.facts.rows)]
+        rows = _columns([self._row(number, row) for number, row in enumerate(driver.facts.rows)])
         names = [self._named(value) for value in driver.names.kept()]
         return {"rows": rows, "names": names, "tree": self._node(driver.root), "objects": self.objects}
 
@@ -77,10 +78,11 @@ class _Writer:
             return {"frozenset": [self._key(part) for part in value]}
         return {"constant": written_constant(value)}
 
-    def _row(self, number: int, row: Place | Fact) -> list[Any]:
+    def _row(self, number: int, row: Place | Fact) -> tuple[str, Any, Any, str]:
+        """What is asked, of what, what it is, and the line or name; a constant is the only item of a list."""
         if isinstance(row, Place):
             parent = None if row.parent is None else row.parent.number
-            return [row.how, parent, self._place_key(row), row.name]
+            return row.how, parent, self._place_key(row), row.name
         self._facts[id(row)] = number
         places = [place.number for place in row.places]
         if row.kind in _BY_IDENTITY:
@@ -88,15 +90,15 @@ class _Writer:
         elif row.kind == "answer":
             value = [self._object(row.value[0]), row.value[1]]
         else:
-            value = written_constant(row.value)
-        return [f"?{row.kind}", places, value, row.line]
+            value = [written_constant(row.value)]
+        return f"?{row.kind}", places[0] if len(places) == 1 else places, value, row.line
 
     def _place_key(self, place: Place) -> Any:
         """The key of a place: an object, a function with its operands, or a constant."""
         if place.how == "object":
             return self._object(place.key)
         if place.how != "computed":
-            return written_constant(place.key)
+            return [written_constant(place.key)]
         function, *operands = place.key
         given = [[one.number] if type(one) is Place else written_constant(one) for one in operands]
         return [self._object(function), given]
@@ -109,6 +111,17 @@ class _Writer:
             asks.append([line.text, None if line.fact is None else self._facts[id(line.fact)]])
         nexts = [[condition, self._node(following)] for condition, following in node.nexts]
         return {"asks": asks, "steps": node.steps, "name": node.name, "nexts": nexts, "end": node.end}
+
+
+def _columns(rows: Sequence[tuple[str, Any, Any, str]]) -> dict[str, list[Any]]:
+    """The columns of a table, each entry of all but that of places as its number among those that are different."""
+    hows, abouts, values, lines = zip(*rows, strict=True) if rows else ((), (), (), ())
+    found: dict[str, list[Any]] = {"about": [*abouts]}
+    for name, column in (("how", hows), ("value", values), ("line", lines)):
+        numbers: dict[str, int] = {}
+        found[name] = [numbers.setdefault(json.dumps(entry), len(numbers)) for entry in column]
+        found[f"{name}s"] = [json.loads(text) for text in numbers]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +143,9 @@ class Stored:
         self._objects = [self._found(number, name, target) for number, name in enumerate(document["objects"])]
         self._bound: dict[int, CodeType] = {}
         self.facts = Facts()
-        self._rows = [self._row(row) for row in document["rows"]]
-        if sum(not row[0].startswith("?") for row in document["rows"]) != len(self.facts.places):
+        places = self._read(document["rows"])
+        self._rows = [*self.facts.rows]
+        if places != len(self.facts.places):
             raise ValueError("two of the places that it names are one here")
 
     def _found(self, number: int, name: list[Any], target: Any) -> Any:
@@ -139,34 +153,34 @@ class Stored:
             return None
         return _Meant(number, name[1]) if name[0] == CODE else named(name, target)
 
-    def _row(self, row: list[Any]) -> Place | Fact:
-        how, about, value, name = row
-        places = self.facts.places
-        if not how.startswith("?"):
-            parent = None if about is None else places[about]
-            return self.facts.place(how, parent, self._place_key(how, value), name)
-        kind = how[1:]
-        if kind in _BY_IDENTITY:
-            value = self._objects[value]
-        elif kind == "answer":
-            value = (self._objects[value[0]], value[1])
-        else:
-            value = read_constant(value)
-        fact = Fact(kind, tuple(places[number] for number in about), value, name)
-        self.facts.rows.append(fact)
-        return fact
+    def _read(self, table: Mapping[str, list[Any]]) -> int:
+        """Add the rows of a table to the facts; gives how many of them are places."""
+        kinds = [(how.startswith("?"), how.removeprefix("?")) for how in table["hows"]]
+        values = [read_constant(one[0]) if type(one) is list and len(one) == 1 else one for one in table["values"]]
+        lines, objects, count = table["lines"], self._objects, 0
+        places, rows, place = self.facts.places, self.facts.rows, self.facts.place
+        columns = (table["how"], table["about"], table["value"], table["line"])
+        for number, about, given, line in zip(*columns, strict=True):
+            is_fact, how = kinds[number]
+            value = values[given]
+            if not is_fact:
+                count += 1
+                key = objects[value] if how == "object" else self._asked(*value) if how == "computed" else value
+                place(how, None if about is None else places[about], key, lines[line])
+                continue
+            if how in _BY_IDENTITY:
+                value = objects[value]
+            elif how == "answer":
+                value = (objects[value[0]], value[1])
+            at = (places[about],) if type(about) is int else tuple(places[one] for one in about)
+            rows.append(Fact(how, at, value, lines[line]))
+        return count
 
-    def _place_key(self, how: str, text: Any) -> Any:
-        if how == "object":
-            return self._objects[text]
-        if how != "computed":
-            return read_constant(text)
-        number, operands = text
+    def _asked(self, number: int, operands: list[Any]) -> tuple[Any, ...]:
+        """A function and its operands."""
         places = self.facts.places
-        return (
-            self._objects[number],
-            *(places[one[0]] if type(one) is list else read_constant(one) for one in operands),
-        )
+        given = (places[one[0]] if type(one) is list else read_constant(one) for one in operands)
+        return self._objects[number], *given
 
     def values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any] | Fact:
         """What is at each place for a call in the ordinary state, or the first fact that does not hold.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from lamina.base.namespaces import ATEN
 from lamina.base.retryable import set_retryable
 from lamina.base.torch_private import boxed
 from lamina.runtime.cache import Entry
-from lamina.runtime.host import load_program
+from lamina.runtime.host import code_of, load_program
 from lamina.runtime.kernel import Kernel
 from lamina.runtime.library import OBJECT, functions_in, object_of
 from lamina.runtime.loading import load_library
@@ -113,8 +114,10 @@ def written_kernels(run: Any, parts: Mapping[str, Any], files: Files) -> dict[st
         raise Unstorable("a graph with kernels that are not built")
     described = [_described(name, kernel, kernels.backend.cache, files) for name, kernel in built.kernels.items()]
     host = files.add(".py", kernels.host.text.encode())
+    code = files.add(".code", marshal.dumps(code_of(kernels.host.text, "call")))
     return {
         "host": host,
+        "code": code,
         "kernels": described,
         "retryable": parts["retryable"],
         "modules": _modules_of(kernels.host.text),
@@ -171,4 +174,5 @@ def _program(text: Mapping[str, Any], files: Files) -> Callable[[list[Any]], Any
     for name, parameters, first, library, symbol in text["kernels"]:
         (launch,) = functions_in(files.library(library), (symbol,))
         kernels[name] = Kernel(name, parameters, launch, tuple(first))
-    return load_program(files.read(text["host"]).decode(), "call", {"kernels": kernels})
+    code = marshal.loads(files.read(text["code"]))  # of this version of Python, and with this digest
+    return load_program(files.read(text["host"]).decode(), "call", {"kernels": kernels}, code)

@@ -43,10 +43,14 @@ def versions() -> tuple[tuple[str, str], ...]:
 
 def _sources() -> str:
     """A digest of the sources of Lamina."""
-    files = sorted(Path(__file__).parent.parent.rglob("*"))
-    return digest(
-        *(part for file in files if file.suffix in (".py", ".cpp", ".h") for part in (file.name, file.read_bytes()))
-    )
+    parts: list[str | bytes] = []
+    for folder, folders, names in os.walk(os.path.dirname(os.path.dirname(__file__))):
+        folders[:] = sorted({*folders} - {"__pycache__", "node_modules"})
+        for name in sorted(names):
+            if name.endswith((".py", ".cpp", ".h")):
+                with open(os.path.join(folder, name), "rb") as file:
+                    parts += [name, file.read()]
+    return digest(*parts)
 
 
 def kind_of_process() -> str:

@@ -10,13 +10,14 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
 from lamina.errors import BadArgument
 from lamina.runtime.arena import Arena, Workspace
+from lamina.runtime.cache import digest
 from lamina.runtime.kernel import Kernel
 from lamina.runtime.outputs import empty, empty_large, empty_small
 from lamina.runtime.torch_private import reinterpret
@@ -28,6 +29,7 @@ __all__ = [
     "aten",
     "checkin",
     "checkout",
+    "code_of",
     "empty",
     "empty_large",
     "empty_small",
@@ -74,22 +76,37 @@ def aten(name: str) -> Callable[..., Any]:
 _PROGRAMS = count(1)
 
 
-def load_program(text: str, name: str, namespace: Mapping[str, Any] | None = None) -> FunctionType:
+def code_of(text: str, name: str) -> CodeType:
+    """The text of a host program as code, for ``load_program`` of processes with this version of Python."""
+    file = f"<lamina {name} {digest(text)[:16]}>"
+    return compile(text, file, "exec")
+
+
+def load_program(
+    text: str, name: str, namespace: Mapping[str, Any] | None = None, code: CodeType | None = None
+) -> FunctionType:
     """Execute the text of a host program and return the function called ``name`` that it defines.
 
-    ``namespace`` holds global names the text refers to beyond those it imports. The text shows in tracebacks and
-    debuggers for as long as the function lives. Raises ``BadArgument`` if the text defines no such function.
+    ``namespace`` holds global names the text refers to beyond those it imports, ``code`` is what ``code_of`` has made
+    of the text, which takes longer. The text shows in tracebacks and debuggers for as long as the function lives.
+    Raises ``BadArgument`` if the text defines no such function.
     """
-    file = f"<lamina {name} {next(_PROGRAMS)}>"
+    file = f"<lamina {name} {next(_PROGRAMS)}>" if code is None else code.co_filename
     scope: dict[str, Any] = {"__name__": __name__, **(namespace or {})}
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    shown = linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     try:
-        exec(compile(text, file, "exec"), scope)
+        exec(compile(text, file, "exec") if code is None else code, scope)
         function = scope.get(name)
         if not isinstance(function, FunctionType):
             raise BadArgument(f"the host program defines no function {name!r}")
     except BaseException:
         linecache.cache.pop(file, None)
         raise
-    weakref.finalize(function, linecache.cache.pop, file, None)
+    weakref.finalize(function, _forget, file, shown)
     return function
+
+
+def _forget(file: str, shown: Any) -> None:
+    """Show the text of a file no more, unless that of another function with the same text is shown."""
+    if linecache.cache.get(file) is shown:
+        del linecache.cache[file]

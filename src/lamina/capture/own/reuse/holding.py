@@ -13,6 +13,10 @@ from lamina.capture.own.torch_private import is_plain, unseen
 __all__ = ["holds", "values_of"]
 
 
+_TOLD_BY_VALUE = (bool, int, str, type(None))
+"""Classes of constants that are one if they are equal."""
+
+
 def values_of(
     rows: Sequence[Place | Fact],
     args: tuple[Any, ...],
@@ -48,6 +52,13 @@ def holds(fact: Fact, values: list[Any]) -> bool:
     return bool(_HOLDS[fact.kind](values, fact.value))
 
 
+def _is_constant(values: list[Any], wanted: Any) -> bool:
+    found = values[0]
+    if type(found) in _TOLD_BY_VALUE:
+        return type(found) is type(wanted) and bool(found == wanted)
+    return bool(constant_key(found) == constant_key(wanted))
+
+
 def _has_keys(values: list[Any], wanted: tuple[Any, ...]) -> bool:
     found = (*values[0],)
     return [*map(type, found)] == [*map(type, wanted)] and found == wanted
@@ -69,7 +80,7 @@ _HOLDS: dict[str, Callable[[list[Any], Any], Any]] = {
     "state": lambda values, wanted: constant_key(state_of_torch()) == constant_key(wanted),
     "type": lambda values, wanted: type(values[0]) is wanted,
     "is": lambda values, wanted: values[0] is wanted,
-    "constant": lambda values, wanted: constant_key(values[0]) == constant_key(wanted),
+    "constant": _is_constant,
     "length": lambda values, wanted: len(values[0]) == wanted,
     "keys": _has_keys,
     "absent": lambda values, wanted: wanted not in values[0],
