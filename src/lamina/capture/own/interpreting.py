@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.torch_names.torch_private import SUBMODULES
 from lamina.base.user_warnings import calling_line
 from lamina.capture.breaks import own_break_reason
 from lamina.capture.dynamo import Captured, compiled_graph
@@ -232,7 +233,7 @@ def _is_large(target: Any) -> bool:
         module = waiting.pop()
         if issubclass(type(module), torch.nn.Module) and id(module) not in seen:
             seen[id(module)] = module
-            held = object.__getattribute__(module, "__dict__").get("_modules")
+            held = object.__getattribute__(module, "__dict__").get(SUBMODULES)
             waiting.extend(dict.values(held) if issubclass(type(held), dict) else ())
     return len(seen) == FEW
 
