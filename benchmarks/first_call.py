@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import json
 import os
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 
+import lamina
 from benchmarks.compile_time import COMPILERS, MARK, counting_compilers
 from benchmarks.compilers import compile_function, compiler_name
 from benchmarks.first_call_models import MODELS, build
@@ -113,7 +115,8 @@ def _measure(rival: str, name: str, training: bool, size: int, seconds: float, s
         environment = {**os.environ, "PATH": f"{compilers}{os.pathsep}{os.environ['PATH']}"}
         environment |= {variable: str(Path(folder) / name) for variable, name in caches.items()}
         environment |= _ONE_AFTER_THE_OTHER if sequential else {}
-        for variable in ("CC", "CXX", "LAMINA_CXX"):
+        # What pip installs has its bytecode beside it.
+        for variable in ("CC", "CXX", "LAMINA_CXX", "PYTHONDONTWRITEBYTECODE"):
             environment.pop(variable, None)
         command = [sys.executable, "-m", "benchmarks.first_call", "--child", rival, "--models", name]
         command += ["--size", str(size), *(["--no-inference"] if training else ["--no-training"])]
@@ -213,6 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     kinds = [training for training in (True, False) if not (args.no_training if training else args.no_inference)]
     results = []
+    compileall.compile_dir(Path(lamina.__file__).parent, quiet=2)
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.results or Path(temporary)
         for name in args.models:

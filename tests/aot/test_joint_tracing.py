@@ -450,3 +450,47 @@ def test_tensors_of_no_numbers_are_made_by_a_call(function):
 
 def test_constants_made_inside_go_to_aotautograd():
     check(lambda x: x[torch.tensor([0, 2, 2])] * torch.tensor(2.0), leaf(4, 4), expect=False)
+
+
+_WRITES = {
+    "relu": lambda x: F.relu(x.sin(), inplace=True) * 2,
+    "hardswish": lambda x: F.hardswish(x * 3, inplace=True).exp(),
+    "silu": lambda x: F.silu(x * 3, inplace=True).exp(),
+    "add_": lambda x: (x * 2).add_(x, alpha=3).cos(),
+    "twice": lambda x: F.relu((x * 2).add_(1), inplace=True).sin(),
+    "wider": lambda x: (x * 2).sub_(x[0]) + x,
+    "masked_fill_": lambda x: (x * 2).masked_fill_(x > 0, 0.5).sin(),
+}
+
+
+@pytest.mark.parametrize("name", _WRITES)
+def test_calls_that_write_element_by_element_are_recorded(name, monkeypatch):
+    monkeypatch.setattr("lamina.aot.trace._functionalized", None)
+    check(_WRITES[name], leaf(4, 5))
+
+
+def test_running_statistics_are_recorded(monkeypatch):
+    monkeypatch.setattr("lamina.aot.trace._functionalized", None)
+    for training in (True, False):
+        ours, theirs = (torch.nn.BatchNorm2d(3).train(training) for _ in range(2))
+        x = leaf(2, 3, 4, 4)
+        reference = Reference()
+        torch.testing.assert_close(gradients(reference.compile(ours), [x]), gradients(theirs, [x]))
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+        assert traced_per_call(reference), why(reference)
+
+
+def test_writes_that_change_sizes_or_meet_a_view_are_not_recorded():
+    def turned(x):
+        y = x.sin()
+        y.t_()
+        return y * 2
+
+    def aliased(x):
+        y = x.sin()
+        y.view(-1).add_(1)
+        return y * 2
+
+    for function in (turned, aliased):
+        x = leaf(4, 5)
+        torch.testing.assert_close(gradients(Reference().compile(function), [x]), gradients(function, [x]))

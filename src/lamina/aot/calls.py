@@ -14,6 +14,7 @@ from lamina.aot.constant_tensors import without_numbers
 from lamina.aot.trace import CallTrace, trace_call
 from lamina.base.aliasing import writes_first
 from lamina.base.fx.torch_private import flatten, unflatten
+from lamina.base.fx.writes import elementwise_writes
 from lamina.base.symbolic.torch_private import has_symbols, is_fake
 from lamina.base.torch_private import HigherOrderOperator, OpOverload, schema_of
 
@@ -102,7 +103,8 @@ class Calls:
         if found is None:
             fakes = [v.fake.detach().requires_grad_(v.requires_grad) for v in call.operands]
             with torch.set_grad_enabled(grad):
-                found = trace_call(call.function, fakes, call.written, shapes, self._decompositions)
+                plain = elementwise_writes(call.key[0])  # type: ignore[index]
+                found = trace_call(call.function, fakes, call.written, shapes, self._decompositions, plain)
             if found is None:
                 raise Unsuitable(f"{call.key[0]} is more than a function of tensors")  # type: ignore[index]
             self._check(found)

@@ -9,7 +9,9 @@ What does not fit this picture (see ``Unsuitable``) goes to AOTAutograd.
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -283,10 +285,15 @@ class _JointTracer:
             self.places[new] = place
 
     def _check_unaliased(self, place: Node) -> None:
-        index = next(i for i, v in enumerate(self.primals) if v.node is place)
-        storages = [storage_of(t) for t in self.inputs]
-        if storages.count(storages[index]) > 1:
+        if place in self.sharing_memory:
             raise Unsuitable("an input that shares memory with another is written to")
+
+    @functools.cached_property
+    def sharing_memory(self) -> frozenset[Node]:
+        """The inputs that share memory with another; asked for where one is written to, when all are known."""
+        storages = [storage_of(t) for t in self.inputs]
+        counts = Counter(storages)
+        return frozenset(v.node for v, one in zip(self.primals, storages, strict=True) if counts[one] > 1)
 
     def _outputs(self, node: Node) -> list[Value]:
         (returned,) = node.args

@@ -1,7 +1,8 @@
 """One torch call, forward and backward, as the ATen operations it comes down to.
 
-A call that only computes is recorded by a dispatch mode straight below autograd, at a third of what ``make_fx`` with
-functionalization costs. One that writes to something is traced with both, which turn writes into new values.
+A call that only computes, or writes element by element to an operand, or updates running statistics, is recorded by a
+dispatch mode straight below autograd, at a third of what ``make_fx`` with functionalization costs. One that writes in
+another way is traced with both, which turn writes into new values.
 """
 
 from __future__ import annotations
@@ -59,24 +60,26 @@ def trace_call(
     written: Sequence[int],
     tangents: Sequence[Any] | None,
     decompositions: Rules,
+    plain_writes: bool = False,
 ) -> CallTrace | None:
     """Trace ``call`` on fake ``primals`` and its gradient, within ``tracing_state``; None when that cannot be plain.
 
     ``written`` are primals that the call is known to write to: where they require a gradient it gets a copy.
+    ``plain_writes``: it changes nothing of them but their elements.
     ``tangents`` has for each result None or (size, stride, dtype); by default every result that requires a gradient
     has a tangent laid out as the result is.
     """
-    if not written:
+    if plain_writes or not written:
         recorder = Recorder(primals, decompositions, differentiated=True)
 
         def tangent(layout: Any, result: torch.Tensor) -> torch.Tensor:
             made = torch.ops.aten.empty_strided.default
             return recorder.as_one(made, layout[:2], lambda: _tangent(layout, result))
 
-        found = _Found(call, (), tangents, lambda: len(recorder.calls), tangent)
+        found = _Found(call, tangents, lambda: len(recorder.calls), tangent, recorder.is_written_to)
         with recorder:
-            flat = found.run(list(primals), list(primals))
-        if found.irregular:
+            flat = found.run(list(primals), _copied(primals, written))
+        if found.irregular and not (written and recorder.fault):
             return None
         nodes = [None if t is None else recorder.node(t) for t in flat]
         if not recorder.fault:
@@ -91,12 +94,11 @@ def _functionalized(
     tangents: Sequence[Any] | None,
     rules: Rules,
 ) -> CallTrace | None:
-    found = _Found(call, written, tangents, lambda: traced_nodes() - len(primals), _tangent)
+    found = _Found(call, tangents, lambda: traced_nodes() - len(primals), _tangent, is_written_to)
 
     def run(*primals: torch.Tensor) -> list[Any]:
         leaves = [to_functional(p) for p in primals]
-        given = [p.clone() if i in written and p.requires_grad else p for i, p in enumerate(leaves)]
-        flat = found.run(leaves, given, primals)
+        flat = found.run(leaves, _copied(leaves, written), primals)
         return [None if t is None else from_functional(t) for t in flat]
 
     nodes = list(functional_trace(run, primals, rules).nodes)
@@ -104,6 +106,11 @@ def _functionalized(
     if found.irregular or len(calls) + len(primals) + 1 != len(nodes):
         return None
     return found.as_trace(nodes[: len(primals)], calls, list(nodes[-1].args[0]))
+
+
+def _copied(primals: Sequence[Any], written: Sequence[int]) -> list[Any]:
+    """What a call is given: copies of ``primals`` that it is known to write to and that require a gradient."""
+    return [p.clone() if i in written and p.requires_grad else p for i, p in enumerate(primals)]
 
 
 def _undetached(node: Any, results: Sequence[Any]) -> Any:
@@ -125,18 +132,19 @@ def _tangent(layout: Any, result: torch.Tensor) -> torch.Tensor:
 class _Found:
     """What a trace learns while the call runs.
 
-    ``count`` tells how many operations it has by now, ``tangent`` makes an incoming gradient, which is one of them.
+    ``count`` tells how many operations it has by now, ``tangent`` makes an incoming gradient, which is one of them,
+    ``is_written`` tells whether the call wrote to a tensor.
     """
 
     def __init__(
         self,
         call: Function,
-        written: Sequence[int],
         tangents: Sequence[Any] | None,
         count: Callable[[], int],
         tangent: Callable[[Any, torch.Tensor], torch.Tensor],
+        is_written: Callable[[Any], bool],
     ) -> None:
-        self.call, self.written, self.tangents, self.count, self.tangent = call, written, tangents, count, tangent
+        self.call, self.tangents, self.count, self.tangent, self.is_written = call, tangents, count, tangent, is_written
         self.irregular = False
         self.forward_end = self.tangents_end = 0
         self.requires: list[bool] = []
@@ -151,7 +159,7 @@ class _Found:
         trained = [p for p in leaves if p.requires_grad]
         results = self._results(leaves, given, self.call(list(given)))
         # A gradient is one with respect to a tensor as it was before the call.
-        self.irregular = self.irregular or any(p is q and is_written_to(p) for p in trained for q in given)
+        self.irregular = self.irregular or any(p is q and self.is_written(p) for p in trained for q in given)
         changed = [has_changed_metadata(f, p) for f, p in zip(leaves, originals, strict=False)]
         self.irregular = self.irregular or any(changed)
         return [*results, *self._gradients(trained, results)]
@@ -176,7 +184,7 @@ class _Found:
         flat, spec = flatten(value)
         results: list[Any] = []
         for i, (leaf, used) in enumerate(zip(leaves, given, strict=True)):
-            if used is not leaf or is_written_to(leaf):
+            if used is not leaf or self.is_written(leaf):
                 self.updates.append((i, len(results)))
                 results.append(used)
         places = {id(t): i for i, t in enumerate(results)}

@@ -14,8 +14,9 @@ import torch
 from torch.fx import Graph, Node
 
 from lamina.base.fx.torch_private import DEVICE_OF, DispatchMode, autograd_decomposes
+from lamina.base.fx.writes import Written, written_by
 from lamina.base.symbolic.torch_private import is_fake
-from lamina.base.torch_private import OpOverload, schema_of
+from lamina.base.torch_private import OpOverload, schema_of, storage_of
 
 __all__ = ["Decompositions", "Recorder", "Unrecordable", "called"]
 
@@ -45,7 +46,8 @@ class Recorder(DispatchMode):
     Without ``decompositions`` operations are noted as they come. ``symbols`` gives what stands for a symbolic number
     among arguments, a node as a rule, or None; without it there must be none. ``computed`` gives an operation's result,
     by default by calling it, or raises ``Unrecordable``. If tensors are ``differentiated`` they are fakes that enter
-    autograd's graph, and nodes hold them detached from it.
+    autograd's graph, and nodes hold them detached from it. Then an operator that writes to a tensor whose memory no other
+    that is known shares is noted as the one that computes the new value, which that tensor stands for from there on.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Recorder(DispatchMode):
         self._graph, self._decompositions, self._symbols, self._computed = Graph(), decompositions, symbols, computed
         self._differentiated, self._resting = differentiated, False
         self._nodes: dict[int, Node] = {}
+        self._overwritten: set[int] = set()
         self._alive: list[Any] = list(tensors)  # their ids are taken
         for i, tensor in enumerate(tensors):
             placeholder = self._graph.placeholder(f"input_{i}")
@@ -77,6 +80,10 @@ class Recorder(DispatchMode):
         if found is None:
             self._stop("it reads a tensor that is none of its operands")
         return found
+
+    def is_written_to(self, tensor: Any) -> bool:
+        """Whether an operation that was noted wrote to ``tensor``."""
+        return id(tensor) in self._overwritten
 
     def as_one(self, target: Any, args: tuple[Any, ...], make: Callable[[], torch.Tensor]) -> torch.Tensor:
         """What ``make`` gives, noted as the one call ``target(*args)``, whatever making it takes."""
@@ -96,9 +103,11 @@ class Recorder(DispatchMode):
         found = self._taken_apart(func, args, kwargs)
         if found is not NotImplemented:
             return found
-        if not isinstance(func, OpOverload) or schema_of(func).is_mutable:
-            self._stop(f"{func} writes to its operands" if isinstance(func, OpOverload) else f"{func} is no operator")
+        if not isinstance(func, OpOverload):
+            self._stop(f"{func} is no operator")
             return func(*args, **kwargs)
+        if schema_of(func).is_mutable:
+            return self._written(func, types, args, kwargs)
         names, keywords = self._named(args), self._named(kwargs)
         try:
             value = self._computed(func, args, kwargs)
@@ -113,6 +122,37 @@ class Recorder(DispatchMode):
             name = str(func.overloadpacket.__name__)
             self._note(self._graph.create_node("call_function", func, names, keywords, name), value)
         return value
+
+    def _written(self, func: OpOverload, types: Any, args: Any, kwargs: Any) -> Any:
+        """What ``func``, which writes, gives: noted as what gives the new values, or as a fault."""
+        found = written_by(func) if self._differentiated else None
+        tensors = [args[i] for i in found.places if i < len(args)] if found is not None else []
+        if found is None or len(tensors) < len(found.places) or not all(map(self._is_alone, tensors)):
+            self._stop(f"{func} writes to its operands")
+            return func(*args, **kwargs)
+        given = self.__torch_dispatch__(found.operator, types, args, kwargs)
+        values = list(given) if isinstance(given, (tuple, list)) else [given]
+        new = values[len(values) - len(tensors) :]
+        if not all(_replaces(value, tensor) for value, tensor in zip(new, tensors, strict=True)):
+            self._stop(f"{func} writes something else than a new value")
+        if self.fault:
+            return func(*args, **kwargs)
+        for value, tensor in zip(new, tensors, strict=True):
+            self._nodes[id(tensor)] = self._nodes[id(value)]
+            self._overwritten.add(id(tensor))
+        return self._after_write(func, found, args, kwargs, values)
+
+    def _after_write(self, func: OpOverload, found: Written, args: Any, kwargs: Any, values: list[Any]) -> Any:
+        if found.in_place:
+            return func(*args, **kwargs)  # also what a fake keeps of its numbers changes
+        return tuple(values[: len(values) - len(found.places)])
+
+    def _is_alone(self, tensor: Any) -> bool:
+        """Whether no other tensor that is known shares the memory of ``tensor``, which is one."""
+        if not is_fake(tensor) or id(tensor) not in self._nodes:
+            return False
+        memory = storage_of(tensor)
+        return all(one is tensor or not _has_storage(one) or storage_of(one) != memory for one in self._alive)
 
     def _taken_apart(self, func: Any, args: Any, kwargs: Any) -> Any:
         if self._decompositions is None:
@@ -162,6 +202,18 @@ class Recorder(DispatchMode):
             node.meta["val"] = tuple(held.get(id(v), v) for v in value) if self._differentiated else value
         else:
             self._stop(f"{node.target} makes a {type(value).__name__}")
+
+
+def _has_storage(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
+
+
+def _replaces(value: Any, tensor: torch.Tensor) -> bool:
+    """Whether ``value`` may stand for what ``tensor`` is after a write: it is laid out alike, in memory of its own."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value is tensor:
+        return False
+    alike = (value.shape, value.stride(), value.dtype, value.device)
+    return alike == (tensor.shape, tensor.stride(), tensor.dtype, tensor.device) and storage_of(value) != storage_of(tensor)
 
 
 def _changes(before: torch.Tensor, after: torch.Tensor) -> dict[str, Any]:

@@ -17,6 +17,7 @@ are powers of two and others stay apart.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import struct
@@ -42,6 +43,7 @@ _STEP = re.compile(
 )
 """How far lanes lie apart that are loaded, stored or drawn one by one."""
 _LITERAL = re.compile(r"(?<![\w.])\d+(?![\w.])")
+_NUMBER = re.compile(r"(?<![\w.])\d")
 _FACTOR = re.compile(r"(\bi\w*|\)|\(int64\)\w+)\*$")
 """What a stride stands after: numbers of 64 bits, not vectors of fewer, which no parameter fits."""
 _OF_ROWS = re.compile(r"\w+ \+ [^,]*\) \* $")
@@ -186,16 +188,22 @@ def _pieces(source: str) -> list[str]:
         indent = len(code) - len(code.lstrip())
         while within and indent <= within[-1][0]:
             within.pop()
-        vectors = {axis for _, axis in within}
+        vectors = frozenset(axis for _, axis in within)
         within += [(indent, axis) for axis in _VECTOR.findall(code)]
-        for begin, end in sorted(set(_places(code, vectors))):
+        for begin, end in _sorted_places(code, vectors) if _NUMBER.search(code) else ():
             pieces += [source[done : start + begin], source[start + begin : start + end]]
             done = start + end
         start += len(line)
     return [*pieces, source[done:]]
 
 
-def _places(line: str, vectors: set[str]) -> Iterator[tuple[int, int]]:
+@functools.lru_cache(maxsize=8192)
+def _sorted_places(line: str, vectors: frozenset[str]) -> tuple[tuple[int, int], ...]:
+    """Where a line has such numbers, from left to right; many kernels of a network have a line in common."""
+    return tuple(sorted(set(_places(line, vectors))))
+
+
+def _places(line: str, vectors: frozenset[str]) -> Iterator[tuple[int, int]]:
     """Where a line has a number that may become a parameter of type ``int64``."""
     yield from (match.span(1) for match in _STRIP.finditer(line) if int(match[1]) >= _LONG)
     yield from (match.span(2) for match in _LOOP.finditer(line) if int(match[2]) > _SHORT)
@@ -230,7 +238,7 @@ def _is_held(literal: str, divides: bool) -> bool:
     return _is_single(literal) or (number < _EXACT and not divides)
 
 
-def _places_of_addresses(line: str, vectors: set[str]) -> Iterator[tuple[int, int]]:
+def _places_of_addresses(line: str, vectors: frozenset[str]) -> Iterator[tuple[int, int]]:
     """Strides and offsets of what is loaded, stored, or drawn from a stream."""
     address = _ADDRESS.search(line)
     if not address:
