@@ -73,7 +73,7 @@ _MEMORY = (
 """Memory of threads."""
 _ARRAY = re.compile(r"\balignas\(64\) \w+ \w+\[(\d+)\];")
 _MOST_KEPT = 2048
-"""Elements of the arrays of a shared text at most, as of any function of a kernel."""
+"""Elements of the arrays of a shared text at most, unless a kernel that shares it has so many itself."""
 _QUOTIENT = re.compile(r"/ splat_f32\((\d+)\.0f\)(?=;)")
 _COUNT = re.compile(r"^\s*const f32 \w+ = (?:\w+ / (\d+\.0f);|(\d+\.0f) [-+] 1\.0f;|\(f32\)\(int64\)\((\d+)\);)")
 _EXACT = 2**24
@@ -112,8 +112,10 @@ def shared_kernels(sources: Mapping[str, str]) -> dict[str, Shared]:
         columns = [_Column.of(values) for values in zip(*(pieces[1::2] for _, pieces in members), strict=True)]
         varied = list(dict.fromkeys(c.sizes for c in columns if c.is_parameter))
         name, pieces = members[0]
-        kept = sum(max(c.sizes) for c in columns if c.kind == "[")
-        if not 0 < len(varied) <= _PARAMETERS or kept > _MOST_KEPT or re.search(r"\bn\d", sources[name]):
+        arrays = [c.sizes for c in columns if c.kind == "["]
+        most = max(_MOST_KEPT, *map(sum, zip(*arrays, strict=True))) if arrays else _MOST_KEPT
+        kept = sum(map(max, arrays))
+        if not 0 < len(varied) <= _PARAMETERS or kept > most or re.search(r"\bn\d", sources[name]):
             continue
         text = _with_parameters(_general(pieces, columns, varied), name, len(varied))
         for place, (other, _) in enumerate(members):
