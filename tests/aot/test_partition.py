@@ -327,3 +327,31 @@ def test_what_a_maximum_was_taken_of_is_not_computed_again(extreme):
     part, _ = partition_of(function, x, y)
     assert "add" not in part.recomputed
     assert "add" in part.saved
+
+
+def test_what_a_formula_asks_for_and_does_not_read_is_not_saved_for_it():
+    x = torch.randn(2, 4, 8, 8, requires_grad=True)
+    part, _ = partition_of(lambda x: F.avg_pool2d(F.silu(x * 2), 2) * 3, x)
+    assert part.saved == ("mul",), part.saved
+    torch._dynamo.reset()
+    part, _ = partition_of(lambda x: F.logsigmoid(x * 2), x)
+    assert part.saved == ("mul",), part.saved
+
+
+def test_an_operand_that_is_not_read_and_that_the_user_sees_is_left_as_it_is():
+    def function(x):
+        y = F.silu(x * 2)
+        return y, F.avg_pool2d(y, 2)
+
+    x = torch.randn(2, 4, 8, 8, requires_grad=True)
+    y, pooled = Reference().compile(function)(x)
+    with torch.no_grad():
+        y.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        pooled.sum().backward()
+
+
+def test_elements_from_a_place_each_are_saved_before_costly_functions():
+    x, places = torch.randn(64, 64, requires_grad=True), torch.randint(0, 64, (64, 64))
+    part, _ = partition_of(lambda x: (x.tanh().gather(0, places) * 2).exp().sin(), x)
+    assert "gather" not in part.recomputed, part.recomputed

@@ -25,6 +25,7 @@ from lamina.aot.extract import Effects, Split, extract, used
 from lamina.aot.min_cut import INFINITE, Network
 from lamina.aot.packed import Packed, packed_bytes, packed_values
 from lamina.aot.reuse import Reuse, find_reuses
+from lamina.aot.unread_operands import without_unread_operands
 from lamina.base.decision import Decision
 from lamina.base.files import graph_text, text_of
 from lamina.base.fx.copying import needed_by
@@ -76,6 +77,7 @@ def partition(
     inputs that are written to when the forward is through, without a node in ``joint``. Raises ``OverflowError`` for a
     graph whose backward needs what cannot be had twice.
     """
+    without_unread_operands(joint, forward_outputs)
     view = _Joint(joint, forward_outputs, static, written)
     model = CostModel.of(device)
     network, vertices = _network(view, model)

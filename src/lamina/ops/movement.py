@@ -17,7 +17,8 @@ ROWS: tuple[Row, ...] = (
         """,
         work=1.0,
     ),
-    *rows(GATHER, "gather index_select take index.Tensor _unsafe_index.Tensor embedding", work=2.0),
+    *rows(GATHER, "index_select index.Tensor _unsafe_index.Tensor embedding", work=2.0),
+    *rows(GATHER, "gather take", work=8.0),  # from a place for each element, which is read one by one
     *rows(
         SCATTER,
         """
