@@ -338,10 +338,11 @@ def test_what_a_formula_asks_for_and_does_not_read_is_not_saved_for_it():
     assert part.saved == ("mul",), part.saved
 
 
-def test_an_operand_that_is_not_read_and_that_the_user_sees_is_left_as_it_is():
+@pytest.mark.parametrize("view", [lambda y: y, lambda y: y.flatten()])
+def test_an_operand_that_is_not_read_and_that_the_user_sees_is_left_as_it_is(view):
     def function(x):
         y = F.silu(x * 2)
-        return y, F.avg_pool2d(y, 2)
+        return view(y), F.avg_pool2d(y, 2)
 
     x = torch.randn(2, 4, 8, 8, requires_grad=True)
     y, pooled = Reference().compile(function)(x)

@@ -20,7 +20,7 @@ from lamina.base.torch_private import OpOverload
 from lamina.ops import row_of
 from lamina.ops.row import CREATION, NUMBER
 
-__all__ = ["are_backward_operands", "elements_read", "is_backward_operand", "mark_backward_operands"]
+__all__ = ["are_backward_operands", "elements_read", "is_backward_operand", "mark_backward_operands", "memory_of"]
 
 _OPERAND = "read_by_backward"
 
@@ -39,7 +39,7 @@ def mark_backward_operands(joint: GraphModule, forward_outputs: int) -> None:
             operands.update(elements_read(node))
     formulas = backward - forward
     operands -= {n for n in forward if n.meta.get(UNSAVED_RESULT) and not _read_by_others(n, n, formulas)}
-    read = [isinstance(n, Node) and not operands.isdisjoint(_memory(n)) for n in results[:forward_outputs]]
+    read = [not operands.isdisjoint(memory_of(n)) for n in results[:forward_outputs]]
     output.meta[_OPERAND] = tuple(read)
 
 
@@ -71,17 +71,16 @@ def are_backward_operands(inputs: Sequence[Node], output: Node) -> dict[Node, bo
     """Whether a formula reads inputs and results that ``mark_backward_operands`` saw, and what they are views of."""
     found: dict[Node, bool] = {}
     for result, read in zip(output.args[0], output.meta.get(_OPERAND, ()), strict=False):  # type: ignore[arg-type]
-        for node in _memory(result) if isinstance(result, Node) else ():
+        for node in memory_of(result):
             found[node] = read or found.get(node, False)
     return found | {node: node.meta[_OPERAND] for node in inputs if _OPERAND in node.meta}
 
 
-def _memory(node: Node) -> Iterator[Node]:
-    """A value and what it is a view of."""
-    yield node
-    while _is_view(node):
-        node = node.all_input_nodes[0]
-        yield node
+def memory_of(value: Any) -> Iterator[Node]:
+    """A node and what it is a view of; nothing for another thing that a graph may give."""
+    while isinstance(value, Node):
+        yield value
+        value = value.all_input_nodes[0] if _is_view(value) else None
 
 
 def _is_view(node: Node) -> bool:

@@ -1,17 +1,20 @@
 """Operands that backward formulas ask for and do not read, which need not be saved for them.
 
-The gradient of a mean over windows asks for what was averaged, and takes its sizes only. That of ``logsigmoid`` asks for
-an exponential that costs less to compute again, beside the operand that it reads anyway, than to load. Saved for such a
-formula, a value is written and held for nothing, and what it is computed from is not kept instead.
+The gradient of a mean over windows asks for what was averaged, and takes its sizes only. That of ``logsigmoid`` asks
+for an exponential that costs less to compute again, beside the operand that it reads anyway, than to load. Saved for
+such a formula, a value is written and held for nothing, and what it is computed from is not kept instead.
 """
 
 from __future__ import annotations
 
+import itertools
 import operator
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot.backward_operands import memory_of
 from lamina.aot.cost import classify
 from lamina.base.torch_private import OpOverload
 
@@ -38,7 +41,7 @@ def without_unread_operands(joint: GraphModule, forward_outputs: int) -> None:
     """
     graph = joint.graph
     results = graph.output_node().args[0]
-    seen = {n for n in results[:forward_outputs] if isinstance(n, Node)}  # type: ignore[index,union-attr]
+    seen = set(itertools.chain.from_iterable(map(memory_of, results[:forward_outputs])))  # type: ignore[index,arg-type]
     for node in list(graph.nodes):
         if node.target in _SIZES_ONLY:
             _give_sizes(node, _SIZES_ONLY[node.target], seen)
@@ -56,10 +59,9 @@ def _give_sizes(node: Node, place: int, seen: set[Node]) -> None:
         return
     graph = node.graph
     with graph.inserting_before(node):
-        keywords = {"dtype": value.dtype, "device": value.device}
-        made = graph.call_function(
-            aten.empty_strided.default, (list(value.shape), list(value.stride())), keywords  # type: ignore[arg-type]
-        )
+        keywords: Any = {"dtype": value.dtype, "device": value.device}
+        layout: Any = (list(value.shape), list(value.stride()))
+        made = graph.call_function(aten.empty_strided.default, layout, keywords)
     made.meta = {**node.meta, "val": value}
     node.update_arg(place, made)
 

@@ -46,8 +46,8 @@ class Recorder(DispatchMode):
     Without ``decompositions`` operations are noted as they come. ``symbols`` gives what stands for a symbolic number
     among arguments, a node as a rule, or None; without it there must be none. ``computed`` gives an operation's result,
     by default by calling it, or raises ``Unrecordable``. If tensors are ``differentiated`` they are fakes that enter
-    autograd's graph, and nodes hold them detached from it. Then an operator that writes to a tensor whose memory no other
-    that is known shares is noted as the one that computes the new value, which that tensor stands for from there on.
+    autograd's graph, and nodes hold them detached from it. Then an operator that writes to a tensor whose memory no
+    other that is known shares is noted as the one that computes the new value, which that tensor stands for from there.
     """
 
     def __init__(
@@ -212,8 +212,8 @@ def _replaces(value: Any, tensor: torch.Tensor) -> bool:
     """Whether ``value`` may stand for what ``tensor`` is after a write: it is laid out alike, in memory of its own."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value is tensor:
         return False
-    alike = (value.shape, value.stride(), value.dtype, value.device)
-    return alike == (tensor.shape, tensor.stride(), tensor.dtype, tensor.device) and storage_of(value) != storage_of(tensor)
+    layouts = [(one.shape, one.stride(), one.dtype, one.device) for one in (value, tensor)]
+    return layouts[0] == layouts[1] and storage_of(value) != storage_of(tensor)
 
 
 def _changes(before: torch.Tensor, after: torch.Tensor) -> dict[str, Any]:
