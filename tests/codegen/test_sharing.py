@@ -86,6 +86,12 @@ def test_tiles_share_arrays_of_the_longest_and_reciprocals_of_powers_of_two() ->
     assert re.search(r"v1 / splat_f32\(\(f32\)n\d\);", whole["a"].source)
 
 
+def test_arrays_that_all_kernels_have_may_be_of_any_length() -> None:
+    found = shared_kernels({"a": columns("a", 4096, 5000, 1024), "b": columns("b", 4096, 9000, 512)})
+    assert found["a"].source == found["b"].source
+    assert "v1_sum[4096];" in found["a"].source
+
+
 @pytest.mark.parametrize(
     "other",
     [

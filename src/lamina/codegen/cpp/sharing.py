@@ -73,7 +73,7 @@ _MEMORY = (
 """Memory of threads."""
 _ARRAY = re.compile(r"\balignas\(64\) \w+ \w+\[(\d+)\];")
 _MOST_KEPT = 2048
-"""Elements of the arrays of a shared text at most, unless a kernel that shares it has so many itself."""
+"""Elements of the arrays of a shared text at most, unless each of its kernels has so many itself."""
 _QUOTIENT = re.compile(r"/ splat_f32\((\d+)\.0f\)(?=;)")
 _COUNT = re.compile(r"^\s*const f32 \w+ = (?:\w+ / (\d+\.0f);|(\d+\.0f) [-+] 1\.0f;|\(f32\)\(int64\)\((\d+)\);)")
 _EXACT = 2**24
@@ -113,7 +113,7 @@ def shared_kernels(sources: Mapping[str, str]) -> dict[str, Shared]:
         varied = list(dict.fromkeys(c.sizes for c in columns if c.is_parameter))
         name, pieces = members[0]
         arrays = [c.sizes for c in columns if c.kind == "["]
-        most = max(_MOST_KEPT, *map(sum, zip(*arrays, strict=True))) if arrays else _MOST_KEPT
+        most = max(_MOST_KEPT, min(map(sum, zip(*arrays, strict=True)), default=0))
         kept = sum(map(max, arrays))
         if not 0 < len(varied) <= _PARAMETERS or kept > most or re.search(r"\bn\d", sources[name]):
             continue
