@@ -24,7 +24,7 @@ from lamina.tuning.choose import guess, measured, remembered, worth_asking, wort
 from lamina.tuning.cuda_bench import KernelBench
 from lamina.tuning.cuda_search import Build, RegionSearch
 from lamina.tuning.cuda_trials import Open, Trials, for_all, joins_partials, triton_unit, whole_launch
-from lamina.tuning.kernels import expected_us, label_of, moved_bytes, sizes_known, untimeable
+from lamina.tuning.kernels import label_of, moved_bytes, sizes_known, unscheduled_us, untimeable
 from lamina.tuning.products import Library, ProductChoice
 from lamina.tuning.reasons import CANNOT_BE_TIMED, SAME_RESULTS, TIME_OVER
 from lamina.tuning.search import schedule_from_json
@@ -179,7 +179,7 @@ class RegionTuning:
         call, bound = calls[moved.index(max(moved))], max(moved) / self.target.copy_gbs / 1e3
         unasked = replace(unasked, bound=bound)
         nest, dtypes, lengths = whole_launch(kernel, call)
-        stakes = [expected_us(nest, dtypes, self.target, lengths, bound), waiting_us(kernel, call, self.target)]
+        stakes = [unscheduled_us(nest, dtypes, self.target, lengths, bound), waiting_us(kernel, call, self.target)]
         # Weights that are kept as bytes take the library many times as long as ours takes to read them.
         stake = max([*stakes, *(lib.moved / self.target.copy_gbs / 1e3 for lib in library or ())])
         if why := worth_asking(stake, self.policy):

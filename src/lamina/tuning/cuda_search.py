@@ -14,7 +14,7 @@ from lamina.schedule.gpu_last_block import with_last_block
 from lamina.schedule.gpu_neighbours import searchable
 from lamina.tuning.choose import Notes, guess, keep
 from lamina.tuning.cuda_trials import Open, Trial, Trials, joins_partials, triton_unit, whole_launch
-from lamina.tuning.kernels import expected_us, label_of
+from lamina.tuning.kernels import label_of, unscheduled_us
 from lamina.tuning.measure import glance
 from lamina.tuning.reasons import FOUND_BY_SEARCH
 from lamina.tuning.search import Search, schedule_to_json
@@ -64,7 +64,7 @@ class RegionSearch:
     def _expected(self, kernel: Kernel, call: KernelCall, bound: float) -> float:
         """Microseconds that the work of a launch should take."""
         nest, dtypes, lengths = whole_launch(kernel, call)
-        return expected_us(nest, dtypes, self.trials.target, lengths, bound)
+        return unscheduled_us(nest, dtypes, self.trials.target, lengths, bound)
 
     def is_worth(self, choice: Choice, kernel: Kernel, call: KernelCall) -> bool:
         """Whether the winner takes so much longer than its work should that a search is worth its time."""

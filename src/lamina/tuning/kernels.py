@@ -17,7 +17,7 @@ from lamina.schedule.gpu_facts import NestFacts
 from lamina.schedule.gpu_work import executed
 from lamina.tuning.checked_values import checks_hold, places_hold
 
-__all__ = ["axis_lengths", "expected_us", "label_of", "memory", "moved_bytes", "sizes_known", "untimeable"]
+__all__ = ["axis_lengths", "label_of", "memory", "moved_bytes", "sizes_known", "unscheduled_us", "untimeable"]
 
 
 def sizes_known(call: KernelCall, buffers: Mapping[str, Buffer]) -> bool:
@@ -74,10 +74,12 @@ def _moved(nest: Nest, call: KernelCall, dtypes: Mapping[str, str], buffers: Map
     return sum(touched.values())
 
 
-def expected_us(
+def unscheduled_us(
     nest: Nest, dtypes: Mapping[str, str], target: Target, lengths: Mapping[str, int], bound: float
 ) -> float:
-    """Microseconds that a GPU kernel of the nest should take: those of its bytes and those of its instructions."""
+    """Microseconds that a GPU kernel of the nest should take, whatever its schedule: those of its bytes and those of
+    its instructions. What a schedule is expected to take, ``schedule.cost`` says.
+    """
     points = prod(lengths.values())
     return bound + executed(NestFacts(nest, dtypes, target).instructions * points) / (1e3 * target.copy_gbs)
 
