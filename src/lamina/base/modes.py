@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["SWITCHED_BY_HAND", "autocast_kept"]
+__all__ = ["SWITCHED_BY_HAND", "autocast_depth", "autocast_kept"]
 
 SWITCHED_BY_HAND = "lamina_switched_by_hand"
 """Key in a captured graph's metadata: whether calls in it switch the grad mode that no ``with`` statement undoes."""
@@ -19,10 +19,10 @@ def autocast_kept() -> Callable[[], None]:
     """
     devices = [d for d in ("cpu", "cuda") if torch.amp.is_autocast_available(d)]
     before = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]
-    cached, depth = torch.is_autocast_cache_enabled(), _autocast_depth()
+    cached, depth = torch.is_autocast_cache_enabled(), autocast_depth()
 
     def set_back() -> None:
-        for left in range(_autocast_depth() - 1, depth - 1, -1):
+        for left in range(autocast_depth() - 1, depth - 1, -1):
             torch.autocast_decrement_nesting()
             if not left:
                 torch.clear_autocast_cache()
@@ -37,7 +37,7 @@ def autocast_kept() -> Callable[[], None]:
     return set_back
 
 
-def _autocast_depth() -> int:
+def autocast_depth() -> int:
     """How many levels of autocast this thread has entered."""
     torch.autocast_increment_nesting()
     return int(torch.autocast_decrement_nesting())

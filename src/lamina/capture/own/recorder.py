@@ -20,6 +20,7 @@ from lamina.base.torch_private import is_functional
 from lamina.capture.own.fakes import OTHER_KIND, NotHeld, kind_of_look, look
 from lamina.capture.own.frame import Unhandled
 from lamina.capture.own.fused_layers import layer_of
+from lamina.capture.own.kept_casts import KeptCasts
 from lamina.capture.own.nested import flat, frozen, mapped, tensors
 from lamina.capture.own.noting import escaped, is_size, looks, pin, pin_sizes, with_numbers
 from lamina.capture.own.pending import Pending, lost, pending
@@ -83,6 +84,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.regions, self.place, self.handled, self.whole = regions, place, handled, whole
         self.hooks = hooks_on_saved_tensors()
+        self.casts = KeptCasts()
         self.broken = ""
         self.unhandled: type[Unhandled] | None = None
         self.segment: Segment | None = None
@@ -124,6 +126,7 @@ class Recorder(TorchFunctionMode):
             self.trace.learning.learn(func, args, found)
             return found
         self.escaped(name)
+        self.casts.note(flat((args, kwargs)), torch.is_grad_enabled(), autocast_states())
         return func(*args, **kwargs)
 
     def _told(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any, frame: FrameType) -> Any:
@@ -346,6 +349,7 @@ class Recorder(TorchFunctionMode):
                 if sys.getrefcount(made) > 2:  # this variable and the argument of getrefcount
                     alive.append(made)
             alive.reverse()
+            self.casts.note(segment.inputs, *segment.state[:2])
             outputs += [segment.nodes[id(one._fake)] for one in alive]
             key = (tuple(segment.key), tuple(segment.looks), segment.state, tuple(segment.numbers[n] for n in outputs))
             fill(self.regions, self.trace, self.hooks, segment, key, alive, outputs)
