@@ -163,12 +163,13 @@ def test_each_output_by_itself_leaves_the_others_out(name: str, way: str, expand
 def test_a_gradient_that_is_the_same_whatever_arrives_is_there(capture):
     def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         made = x * 2
-        return made, torch.copysign(torch.ones(3), made), y.sin()
+        signed = torch.copysign(torch.ones(3), made)
+        return made, signed, signed * 3, y.sin()
 
     compiled = lamina.compile(program, options={"capture": capture})
     x, y = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
-    _, signed, _ = compiled(x, y)
-    (signed * signed).sum().backward()
+    _, signed, more, _ = compiled(x, y)
+    (signed * more).sum().backward()
     assert x.grad is not None
     assert not x.grad.any()
     assert y.grad is None
