@@ -34,6 +34,8 @@ class KeptCasts:
         if not types or not cached or not grad:
             return
         for tensor in tensors:
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+                continue  # whose class may look at what is asked
             if not (tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32):
                 continue
             known = self._types.setdefault(id(tensor), (tensor, set()))[1]
