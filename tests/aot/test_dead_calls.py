@@ -85,7 +85,7 @@ MOVES: dict[str, Callable[[Tensor], Any]] = {
 NUMBERS: dict[str, Callable[[Tensor], Any]] = {
     **{name: all_of(name) for name in ("abs", "argsort", "diff", "neg", "relu", "sign", "square")},
     **{name: reduced(name) for name in ("argmax", "argmin", "max", "min")},
-    **{name: pairs(name) for name in ("maximum", "minimum", "rsub", "sub")},
+    **{name: pairs(name) for name in ("isin", "maximum", "minimum", "rsub", "sub")},
     "clamp": all_of("clamp", 0, 3),
     "clamp_max": all_of("clamp_max", 3),
     "clamp_min": all_of("clamp_min", 0),
