@@ -45,3 +45,25 @@ def test_versions_are_eagers(dynamic: bool | None, backend: str) -> None:
     torch._dynamo.reset()
     named: dict[str, Any] = {} if backend == "kernels" else {"backend": backend}
     assert _versions(lambda f: lamina.compile(f, dynamic=dynamic, **named)) == _versions(lambda f: f)
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "own"])
+@pytest.mark.parametrize("shared", ["each other", "the input", "the weight", "the weight of torch's own function"])
+def test_statistics_that_share_memory_with_another_operand_are_eagers(shared: str, capture: str) -> None:
+    def program(x: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> Any:
+        if shared == "each other":
+            return nn.functional.batch_norm(x, one, one, training=True)
+        if shared == "the input":
+            return nn.functional.batch_norm(x, x[0], one, training=True)
+        if shared == "the weight":
+            return nn.functional.batch_norm(x, one, other, weight=one.view(3), training=True)
+        return torch.batch_norm(x, one, other, one, other, True, 0.1, 1e-5, True)
+
+    def found(function: Callable[..., Any]) -> list[torch.Tensor]:
+        x, one, other = torch.arange(12.0).view(4, 3).sin(), torch.tensor([1.0, 2, 3]), torch.tensor([3.0, 5, 4])
+        return [function(x, one, other), x, one, other]
+
+    torch._dynamo.reset()
+    compiled = lamina.compile(program, options={"capture": capture})
+    for _ in range(2):
+        torch.testing.assert_close(found(compiled), found(program))

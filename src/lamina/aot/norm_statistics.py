@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch.fx import GraphModule, Node
 
 from lamina.base.aliasing import tensors_written
-from lamina.base.source import operation_name
+from lamina.base.batch_norms import arguments_of_norm, is_norm
 
 __all__ = ["kept_by_norms", "unread"]
 
@@ -16,7 +16,7 @@ __all__ = ["kept_by_norms", "unread"]
 def kept_by_norms(gm: GraphModule) -> frozenset[int]:
     """The inputs of a captured graph that nothing but batch norms use."""
     inputs = gm.graph.find_nodes(op="placeholder")
-    return frozenset(place for place, node in enumerate(inputs) if node.users and all(map(_is_norm, node.users)))
+    return frozenset(place for place, node in enumerate(inputs) if node.users and all(map(is_norm, node.users)))
 
 
 def unread(gm: GraphModule) -> frozenset[int]:
@@ -30,17 +30,9 @@ def unread(gm: GraphModule) -> frozenset[int]:
 
 
 def _only_writes(call: Node, node: Node) -> bool:
-    if _is_norm(call):
-        given = dict(zip(_NORM, call.args, strict=False)) | dict(call.kwargs)
+    if is_norm(call):
+        given = arguments_of_norm(call)
         places = {name for name, value in given.items() if value is node}
         return given.get("training") is True and places <= {"running_mean", "running_var"}
     others = [n for n in call.all_input_nodes if n is not node]
     return not call.users and not others and tensors_written(call) == [node]
-
-
-_NORM = ("input", "running_mean", "running_var", "weight", "bias", "training")
-"""The first arguments of ``torch.nn.functional.batch_norm``."""
-
-
-def _is_norm(node: Node) -> bool:
-    return node.op == "call_function" and operation_name(node.target) == "batch_norm"

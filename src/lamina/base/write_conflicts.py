@@ -11,6 +11,7 @@ import torch
 from torch.fx import Node
 
 from lamina.base.aliasing import operands, sets_a_part, tensors_written, writes_elementwise, writes_first
+from lamina.base.batch_norms import statistics_written
 from lamina.base.captured import example, memory
 from lamina.base.overlap import may_overlap, meet, overlaps
 from lamina.base.source import operation_name
@@ -39,9 +40,10 @@ def write_conflict(node: Node, shared: Container[Any] = ()) -> Conflict | None:
     A tensor whose elements share memory eager refuses to write to, or writes to what the elements share, depending on
     the operation; a view of a memory of those ``shared`` counts as well. Where a call reads what it writes to in
     another order of elements, or all of it for each element, eager refuses it, or the result depends on the order.
-    Where it writes to a tensor twice, it does so one after the other.
+    Where it writes to a tensor twice, it does so one after the other. A batch norm writes its running statistics before
+    it reads others of its operands, of which a functional graph reads what they were.
     """
-    written = tensors_written(node)
+    written = tensors_written(node) or statistics_written(node)
     if not written:
         return None
     for one in written:
