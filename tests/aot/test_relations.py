@@ -163,3 +163,58 @@ def test_a_part_of_windows_that_are_an_input_leads_to_its_elements(dynamic: bool
     compiled = lamina.compile(_part_of, backend="interp", dynamic=dynamic)
     for step in (1, 2, 1):
         assert _gradients_of_windows(compiled, step, leaf) == _gradients_of_windows(_part_of, step, leaf)
+
+
+def _whole_and_part(x: Tensor) -> Results:
+    y = x * 2
+    return y.view(-1), y.unbind(0)[1]
+
+
+def _row_and_part(x: Tensor) -> Results:
+    y = x.exp()
+    return y.narrow(0, 1, 1), y.t().split(1, 1)[1]
+
+
+def _turned_and_parts(x: Tensor) -> Results:
+    y = x * 2
+    return y.t(), *y.chunk(2)
+
+
+def _whole_and_part_twice(x: Tensor) -> Results:
+    y = x * 2
+    part = y.unbind(0)[1]
+    return y.view(-1), part.view(1, -1), part
+
+
+def _gradients_after_a_write(function: Callable[[Tensor], Results], tracks: bool) -> list[Any]:
+    """What becomes of the gradients of each result once the first was written to."""
+    found: list[Any] = []
+    for place in range(len(function(torch.ones(2, 2)))):
+        x = torch.tensor([[1.0, 2], [3, 4]], requires_grad=True)
+        results = function(x)
+        found.append([one._is_view() for one in results])
+        with torch.set_grad_enabled(tracks):
+            results[0].mul_(3)
+        try:
+            given = torch.autograd.grad(results[place].sum(), [x, results[0]], allow_unused=True)
+        except RuntimeError as error:
+            found.append("is a view and" in str(error))
+        else:
+            found.append([one if one is None else one.tolist() for one in given])
+    return found
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "own"])
+@pytest.mark.parametrize("tracks", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [_whole_and_part, _row_and_part, _turned_and_parts, _whole_and_part_twice],
+    ids=lambda f: f.__name__.strip("_"),
+)
+def test_parts_are_refused_once_a_view_beside_them_was_written_to(
+    function: Callable[[Tensor], Results], tracks: bool, capture: str
+) -> None:
+    """They were tensors of their own, whose gradients did not know of the write."""
+    torch._dynamo.reset()
+    compiled = lamina.compile(function, options={"capture": capture})
+    assert _gradients_after_a_write(compiled, tracks) == _gradients_after_a_write(function, tracks)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, is_inference_mode_enabled, no_grad
 
 from lamina.aot.engine.torch_private import SET_GRAD, is_grad_enabled, never_captured, transforms_are_active
+from lamina.base.byte_ranges import span
 from lamina.base.recipes import made_of
 from lamina.base.torch_private import (
     base_of,
@@ -178,6 +179,8 @@ def _rejoin(results: list[Any], family: Family) -> None:
         return
     root: Tensor | None = base_of(results[family.views[0]]) if family.root is None else results[family.root]
     if root is None:
+        root = _only_whole(results, family)
+    if root is None:
         _note_parts(results, family)
     if root is None or base_of(root) is not None or not root.requires_grad:
         return
@@ -185,6 +188,30 @@ def _rejoin(results: list[Any], family: Family) -> None:
         if base_of(results[i]) is not root or parent is not None:
             results[i] = _placed(root if parent is None else results[parent], results[i])
             note_how_made(results[i], how)
+
+
+def _only_whole(results: Sequence[Any], family: Family) -> Tensor | None:
+    """The only result that is no part of several, if the others lie in it: parts are refused once it is written to.
+
+    AOTAutograd returns it and the parts as tensors of their own.
+    """
+    wholes = [i for i, how in zip(family.views, family.made, strict=True) if not makes_parts(how)]
+    if len(wholes) != 1 or len(family.views) == 1 or is_view(results[wholes[0]]):
+        return None
+    whole = results[wholes[0]]
+    start, stop = span(whole)
+    spans = [span(results[i]) for i in family.views]
+    return whole if _is_dense(whole) and all(start <= one and other <= stop for one, other in spans) else None
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor has each element from its first to its last one, and each once."""
+    reached = 1
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and step != reached:
+            return False
+        reached *= size
+    return True
 
 
 def _made_so(view: Tensor, how: Any, trained: bool) -> Tensor:
