@@ -160,6 +160,7 @@ def test_calls_of_one_process(program: str, machine: str) -> None:
     assert own == eager
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_stored_calls(program: str) -> None:
     text, *changes = PROGRAMS[program]
