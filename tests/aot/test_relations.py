@@ -218,3 +218,57 @@ def test_parts_are_refused_once_a_view_beside_them_was_written_to(
     torch._dynamo.reset()
     compiled = lamina.compile(function, options={"capture": capture})
     assert _gradients_after_a_write(compiled, tracks) == _gradients_after_a_write(function, tracks)
+
+
+def _parts_of_two_calls(x: Tensor) -> Results:
+    y = x * 2
+    return y.unbind(0)[0], y.unbind(1)[1]
+
+
+def _part_beside_a_column(x: Tensor) -> Results:
+    y = x * 2
+    return y.unbind(0)[0], y[:, 1]
+
+
+def _parts_of_one_call(x: Tensor) -> Results:
+    first, second = (x * 2).chunk(2)
+    return first, second.t()
+
+
+def _parts_beside_the_whole(x: Tensor) -> Results:
+    y = x * 2
+    return y.view(-1), *y.chunk(2), y.split(1, 1)[0]
+
+
+def _saved_before_a_write(function: Callable[[Tensor], Results]) -> list[Any]:
+    """The gradients of a loss of one result, if another was written to before, or that they are refused."""
+    found: list[Any] = []
+    for saved, written in ((0, 1), (1, 0)):
+        x = torch.tensor([[1.0, 2], [3, 4]], requires_grad=True)
+        results = function(x)
+        loss = results[saved].square().sum()
+        with torch.no_grad():
+            results[written].mul_(3)
+        try:
+            found += torch.autograd.grad(loss, x)[0].tolist()
+        except RuntimeError:
+            found.append("refused")
+    return found
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [_parts_of_two_calls, _part_beside_a_column, _parts_of_one_call, _parts_beside_the_whole],
+    ids=lambda f: f.__name__.strip("_"),
+)
+def test_parts_with_elements_of_others_are_eagers(function: Callable[[Tensor], Results], dynamic: bool) -> None:
+    """They would be tensors of their own, of which one is written to and another saved."""
+    torch._dynamo.reset()
+    compiled = lamina.compile(function, dynamic=dynamic)
+    if function is not _parts_of_one_call:  # whose gradients are right, where eager has none
+        assert _saved_before_a_write(compiled) == _saved_before_a_write(function)
+    torch.testing.assert_close(compiled(torch.ones(2, 2)), function(torch.ones(2, 2)))
+    compiled(torch.ones(2, 2, requires_grad=True))
+    meet = function in (_parts_of_two_calls, _part_beside_a_column)
+    assert bool(compiled.record.decisions("eager")) == meet

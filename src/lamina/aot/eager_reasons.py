@@ -373,3 +373,11 @@ REFUSED_RESULT = _EAGER.add(
     "since, or what it is a view of was: autograd raises when its history is asked for, as no functional graph does.",
     "take the view after the write, or return a clone that is taken before it",
 )
+
+PARTS_THAT_MEET = _EAGER.add(
+    53,
+    "{place} is returned beside another view of what it is a part of, with elements in common",
+    "Parts of several that one call gives come back from a functional graph as tensors of their own: where one is "
+    "written to, no backward that has saved another would be told.",
+    "return what they are parts of as well, or a clone of one",
+)

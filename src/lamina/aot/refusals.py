@@ -18,7 +18,7 @@ from lamina.aot.overlap import overlapping_write
 from lamina.aot.overlapping_views import look_elsewhere
 from lamina.aot.refused_calls import refused_call
 from lamina.aot.refused_numbers import refused_number
-from lamina.aot.relations import view_by_function, view_of_windows
+from lamina.aot.relations import parts_that_meet, view_by_function, view_of_windows
 from lamina.aot.replayed import unknown_view
 from lamina.aot.split_functions import split_function
 from lamina.aot.strides import misplaced_result
@@ -54,6 +54,7 @@ _CHECKS: tuple[Callable[[GraphModule], Reason | None], ...] = (
     inexact_integers,
     leaf_made,
     _refused_result,
+    parts_that_meet,
     hooked_result,
     untracked_write,
     moved_memory,

@@ -6,6 +6,7 @@ written to with a gradient the others get that history as well.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import getitem
 from typing import Any
@@ -18,13 +19,13 @@ from lamina.aot.engine.relating import Below, Family, Group, Relations
 from lamina.aot.torch_private import is_leaf
 from lamina.base.aliasing import tensors_written
 from lamina.base.captured import example, fakes, is_custom_function, memory
-from lamina.base.overlap import may_overlap
+from lamina.base.overlap import may_overlap, meet
 from lamina.base.reasons import Reason
 from lamina.base.source import source_of
-from lamina.base.symbolic.torch_private import is_constant
-from lamina.base.torch_private import as_usual, base_of, count_together, how_made, is_view
+from lamina.base.symbolic.torch_private import is_constant, is_sure
+from lamina.base.torch_private import as_usual, base_of, count_together, how_made, is_view, makes_parts
 
-__all__ = ["below", "relations", "view_by_function", "view_of_windows", "written_since"]
+__all__ = ["below", "parts_that_meet", "relations", "view_by_function", "view_of_windows", "written_since"]
 
 
 def relations(gm: GraphModule) -> Relations | None:
@@ -85,6 +86,58 @@ def view_of_windows(gm: GraphModule) -> Reason | None:
         if _leads(values[place], values[parent]) and may_overlap(values[parent]):
             return eager_reasons.VIEW_OF_WINDOWS(place=source_of(returned[place]))
     return None
+
+
+def parts_that_meet(gm: GraphModule) -> Reason | None:
+    """Why the captured graph is eager's to run: a result that is a part of several, beside another with elements of it.
+
+    What both are views of is not returned, nor one of them made of the other. None if there is no such result.
+    """
+    returned: Any = gm.graph.output_node().args[0]
+    if not isinstance(returned, (tuple, list)) or not all(isinstance(one, Node) for one in returned):
+        return None
+    values = [example(one) for one in returned]
+    inputs = {memory(example(node)) for node in gm.graph.find_nodes(op="placeholder")}
+    by_base: dict[int, list[int]] = {}
+    for i, value in enumerate(values):
+        tracked = isinstance(value, Tensor) and value.requires_grad and memory(value) not in {None, *inputs}
+        if tracked and not any(other is value for other in values[:i]):
+            by_base.setdefault(id(_base(value)), []).append(i)
+    for family in by_base.values():
+        parts = [i for i in family if is_view(values[i]) and makes_parts(how_made(values[i]))]
+        wholes = [i for i in family if i not in parts]
+        if not parts or len(wholes) > 1 or (wholes and _is_all(values[wholes[0]])):
+            continue
+        parents = _parents(gm, returned, values)
+        for i, k in itertools.product(parts, family):
+            apart = i == k or _leads_up(parents, i, k) or _leads_up(parents, k, i)
+            if not apart and _share_elements(returned[i], returned[k]):
+                return eager_reasons.PARTS_THAT_MEET(place=source_of(returned[i]))
+    return None
+
+
+def _is_all(value: Tensor) -> bool:
+    """Whether a view has all elements of its base, or is no view."""
+    base = _base(value)
+    return base is value or (is_sure(value.numel() == base.numel()) and not may_overlap(value))
+
+
+def _share_elements(one: Node, other: Node) -> bool:
+    """Whether two results have elements in common, unless they are other parts that one call gives."""
+    (call, pick), (other_call, other_pick) = _picked(one), _picked(other)
+    if call is not None and call is other_call and pick != other_pick:
+        return False
+    return meet(example(one), example(other), alike=True)
+
+
+def _picked(node: Node) -> tuple[Node | None, Any]:
+    """The call of several results of one of which ``node`` is a view, and which that is."""
+    above: Node | None = node
+    while above is not None:
+        if (giving := _giving(above)) is not above:
+            return giving, above.args[1]
+        above = _viewed(above)
+    return None, None
 
 
 def view_by_function(gm: GraphModule) -> Reason | None:
