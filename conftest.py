@@ -15,6 +15,7 @@ import pytest
 
 CACHE = "LAMINA_CACHE_DIR"
 OWNED = "LAMINA_TEST_OWNS_CACHE"
+_TOLD: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,11 +55,15 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """No test leaves the cache that all share unused for those after it."""
+    """Tell of the first test after which the cache that all share is not used any more, and why: others then compile
+    what is compiled already, and find less of what was stored.
+    """
     done = yield
     if OWNED in os.environ and (caches := sys.modules.get("lamina.backends.caches")) is not None:
         kept = caches.open_cache(sys.modules["lamina.options"].Options.of(None, None))
-        assert not kept.problem, f"the cache of the test run is not used any more: {kept.problem}"
+        if kept.problem and kept.problem not in _TOLD:
+            _TOLD.append(kept.problem)
+            item.warn(pytest.PytestWarning(f"the cache of the test run is not used any more: {kept.problem}"))
     return done
 
 
