@@ -13,6 +13,7 @@ import torch
 
 from lamina.artefacts.store import Store, is_stored
 from lamina.backends.caches import guard_machine, open_cache
+from lamina.base.recovery import recover
 from lamina.base.region_names import callable_name
 from lamina.base.user_frames import with_users_frames
 from lamina.capture.compiled_before.torch_private import uncompiled
@@ -132,12 +133,19 @@ def own_callable(
         store=store,
         dynamic=dynamic,
         disabled=torch_compile_disabled(),
-        other_in_eager=_other_in_eager,
+        other_in_eager=partial(_other_in_eager, settings, record),
     )
 
 
-def _other_in_eager(node: Any, laid_out: bool) -> bool:
-    return bool(import_module("lamina.compile").other_kind_in_eager(node, laid_out))
+def _other_in_eager(settings: Options, record: Record, node: Any, laid_out: bool) -> bool:
+    """Whether eager gives other tensors for a call than torch tells; so it counts where that cannot be found out."""
+    try:
+        return bool(import_module("lamina.compile").other_kind_in_eager(node, laid_out))
+    except Exception as error:
+        doing, instead = "trying a call in eager", "the call is made between graphs"
+        note = record.noting("", "capture")
+        recover(error, doing=doing, region=record.name, instead=instead, strict=settings.strict, note=note)
+        return True
 
 
 _STORES = "_lamina_stored_calls"

@@ -34,7 +34,8 @@ def untimeable(nests: Sequence[Nest], calls: Sequence[KernelCall]) -> str:
     ``memory`` fills in.
     """
     highest = _highest(nests)
-    for sizes in ({f"s{k}": e.const for k, e in enumerate(call.sizes)} for call in calls):
+    for given in dict.fromkeys(call.sizes for call in calls):  # most often all have the same
+        sizes = {f"s{k}": e.const for k, e in enumerate(given)}
         if not all(checks_hold(nest, highest, sizes) for nest in nests):
             return "it checks values that cannot be made up"
         if not all(places_hold(nest, highest, sizes) for nest in nests):

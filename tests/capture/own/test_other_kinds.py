@@ -1,10 +1,13 @@
 """Results of another type or layout than torch tells without data: programs that ask for it get what eager gives."""
 
+from importlib import import_module
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import lamina
+from lamina.errors import StageFailed
 
 BF16, HALF, DOUBLE = torch.bfloat16, torch.float16, torch.float64
 
@@ -66,3 +69,21 @@ def test_other_calls_stay_in_the_graph():
     compiled = lamina.compile(program, fullgraph=True, options={"capture": "own"})
     x, y = torch.rand(4, 4) + 1, torch.rand(4, 4) + 1
     torch.testing.assert_close(compiled(x, y), program(x, y))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_trial_that_fails_is_not_the_programs_error(strict, monkeypatch):
+    def fails(node, laid_out):
+        raise KeyError("injected")
+
+    monkeypatch.setattr(import_module("lamina.compile"), "other_kind_in_eager", fails)
+    monkeypatch.setattr("lamina.base.recovery._told", set())
+    compiled = lamina.compile(lambda x: x.sin().sum() + 1, options={"capture": "own", "strict": strict})
+    x = torch.randn(8)
+    if strict:
+        with pytest.raises(StageFailed, match="trying a call in eager failed: KeyError"):
+            compiled(x)
+        return
+    with pytest.warns(lamina.LaminaWarning, match="trying a call in eager failed: .*made between graphs"):
+        torch.testing.assert_close(compiled(x), x.sin().sum() + 1)
+    assert any(d.kind == "fallback" and "injected" in str(d.reason) for d in compiled.record.decisions())
