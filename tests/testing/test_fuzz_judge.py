@@ -16,7 +16,7 @@ from lamina.testing.fuzz import backward, check, sample, watched
 from lamina.testing.fuzz.check import Verdict, check_capture
 from lamina.testing.fuzz.differ import Difference
 from lamina.testing.fuzz.observe import observe
-from lamina.testing.fuzz.perturbed import PLACES, Elsewhere, FirstOfEqual, RandomRounding
+from lamina.testing.fuzz.perturbed import ORDERS, PLACES, Elsewhere, OfEqual, RandomRounding
 from lamina.testing.fuzz.target import compile_function
 from lamina.testing.fuzz.torch_private import PerturbedMode
 
@@ -397,7 +397,7 @@ def test_which_of_equal_elements_a_selection_takes_is_left_open() -> None:
     """Eager's gradient of four equal elements is the third one's; the first one's is as good, another value is not."""
     x = torch.ones(4, 3, dtype=torch.float64)
     assert x.topk(1, 0)[1].tolist() == [[2, 2, 2]]
-    with FirstOfEqual():
+    with OfEqual():
         found = x.topk(2, 0)[1], x.kthvalue(2, 0, keepdim=True)[1], x[0].topk(2, largest=False)[1]
     assert [places.flatten().tolist() for places in found] == [[0, 0, 0, 1, 1, 1], [1, 1, 1], [0, 1]]
     verdict = check(HEAD + EQUAL, "lamina")
@@ -410,6 +410,51 @@ def test_which_of_equal_elements_a_selection_takes_is_left_open() -> None:
 def second_of_equal(function: Callable[..., Any]) -> Callable[..., Any]:
     """A compile function whose programs give the gradient of four equal elements to the second one."""
     return lambda x: function(x.flip(0))
+
+
+SORTED_ZEROS = """
+def f(x):
+    z = torch.fmod(x, x)
+    return z.sort(1)[0], z.gather(1, z.argsort(1, descending=True)), z.topk(3, 0)[0], z.kthvalue(2, 0)[0]
+def program(compile):
+    yield compile(f)(torch.tensor(ROWS))
+"""
+BOTH = [[-1.0, 2.0, -3.0, -4.0, 5.0]] * 4
+NEGATIVE = [[-1.0, -2.0, -3.0, -4.0, -5.0]] * 4
+
+
+def test_in_which_order_zeros_are_sorted_is_left_open() -> None:
+    """What has no 0.0, or no -0.0, has none in any order."""
+    for target in ("others_first", "others_last"):
+        assert check(HEAD + SORTED_ZEROS.replace("ROWS", f"{BOTH}"), f"{__name__}:{target}").ok
+    program = HEAD + SORTED_ZEROS.replace("ROWS", f"{NEGATIVE}")
+    assert check(program, f"{__name__}:others_first").ok
+    assert check(program, f"{__name__}:signless").kind == "zero sign"
+
+
+def others_first(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A compile function whose programs sort zeros by their signs."""
+    return sorting(function, ORDERS[1])
+
+
+def others_last(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same with the other sign first."""
+    return sorting(function, ORDERS[2])
+
+
+def sorting(function: Callable[..., Any], order: Any) -> Callable[..., Any]:
+    """The function, which takes equal elements in this order."""
+
+    def run(*args: Any) -> Any:
+        with OfEqual(order):
+            return function(*args)
+
+    return run
+
+
+def signless(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A compile function whose programs' sorts lose the signs of zeros."""
+    return changed(lambda results: tuple(torch.where(t == 0, t.abs(), t) for t in results))(function)  # type: ignore[arg-type,return-value,attr-defined]
 
 
 ONE_BACKWARD_FAILS = """

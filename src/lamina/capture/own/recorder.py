@@ -47,7 +47,7 @@ from lamina.capture.own.torch_private import (
     cause_of_error,
     without_function_modes,
 )
-from lamina.capture.own.writing import NORMS, is_elementwise_write, overlaps_itself, written_by
+from lamina.capture.own.writing import NORMS, is_elementwise_write, overlaps_itself, part_at, written_by
 
 __all__ = ["Recorder"]
 
@@ -215,7 +215,10 @@ class Recorder(TorchFunctionMode):
         if written and name_of(func) not in NORMS:
             operands = [*flat((fake_args, fake_kwargs))]
             elementwise = is_elementwise_write(func, args)
-            if any(segment.meets(_fake_of(target, segment), operands, elementwise) for target in written):
+            targets = [_fake_of(target, segment) for target in written]
+            if elementwise and name_of(func) == "__setitem__":
+                targets, operands = [part_at(*fake_args[:2])], operands[1:]
+            if any(segment.meets(target, operands, elementwise) for target in targets):
                 return None  # as above, or what depends on the order of elements, unless the memory's parts are apart
         found = self._looked_ahead(segment, func, fake_args, fake_kwargs)
         if found is None:

@@ -22,6 +22,7 @@ __all__ = [
     "is_elementwise_write",
     "may_meet",
     "overlaps_itself",
+    "part_at",
     "part_of",
     "written_by",
 ]
@@ -77,6 +78,15 @@ def is_elementwise_write(function: Any, args: Sequence[Any]) -> bool:
     if name_of(function) == "__setitem__":
         return len(args) > 1 and sets_a_part(args[1])
     return is_elementwise(name_of(function))
+
+
+def part_at(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+    """What an assignment to what is at ``index`` writes to: not the whole of ``tensor``."""
+    try:
+        with torch.no_grad():
+            return tensor.detach()[index]
+    except (IndexError, ValueError, TypeError):
+        return tensor  # eager says what is wrong
 
 
 def may_meet(inputs: Sequence[torch.Tensor], written: Sequence[int], apart_by_place: bool) -> bool:

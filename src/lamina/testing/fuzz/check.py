@@ -18,7 +18,7 @@ from lamina.errors import UnknownGradient
 from lamina.testing.compare import DRAWS, HOPELESS
 from lamina.testing.fuzz.differ import KINDS, Difference, differences, undecided, unstable
 from lamina.testing.fuzz.observe import Raised, Seen, Trace, observe
-from lamina.testing.fuzz.perturbed import PLACES, Copied, Elsewhere, FirstOfEqual, RandomRounding, SumsApart
+from lamina.testing.fuzz.perturbed import ORDERS, PLACES, Copied, Elsewhere, OfEqual, RandomRounding, SumsApart
 from lamina.testing.fuzz.target import LAMINA, captured_by_torch, compile_function, is_lamina
 from lamina.testing.fuzz.values import WRITTEN_OVER, Backwards
 from lamina.testing.sample import Sample
@@ -77,7 +77,7 @@ def _selects_otherwise(source: str, verdict: Verdict, target: str) -> bool:
     names = {d.where for d in verdict.differences}
     if verdict.ok or any(d.kind != "value" for d in verdict.differences) or "numerics" in source:
         return False
-    usual, stable = ({d.where for d in _one(source, target, 0, within)[0]} for within in (None, FirstOfEqual()))
+    usual, stable = ({d.where for d in _one(source, target, 0, within)[0]} for within in (None, OfEqual()))
     return names <= usual and names.isdisjoint(stable)
 
 
@@ -322,8 +322,8 @@ def _certain(source: str, found: list[Difference], ours: Trace, draw: int) -> li
 def _is_undefined(source: str, found: Difference, ours: Trace, draw: int) -> bool:
     """Whether eager's zeros have our signs where its elements lie elsewhere in its vectors, or outside of them, or
     where it differentiates the terms of a loss one after another, as gradients are then added after products, not
-    before; or where it copies what methods write; or where sums are operations of their own; or where other roundings
-    leave no zero or one with our sign.
+    before; or where it copies what methods write; or where sums are operations of their own; or where selections and
+    sorts take 0.0 and -0.0 in another order; or where other roundings leave no zero or one with our sign.
     """
     run = functools.partial(observe, source, compile_function("none"), draw=draw)
     mine, eager = _at(ours, found.where), _at(run(), found.where)
@@ -335,6 +335,7 @@ def _is_undefined(source: str, found: Difference, ours: Trace, draw: int) -> boo
         {"backwards": Backwards(apart=True)},
         {"within": Copied()},
         {"within": SumsApart()},
+        *({"within": OfEqual(order)} for order in ORDERS),
         *({"within": RandomRounding(number)} for number in range(ROUNDINGS)),
     )
     for way in ways:

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from lamina.base.reference import WIDE, mapped
 from lamina.testing.fuzz.torch_private import NORMS_APART, SUMS_APART, PerturbedMode
 
-__all__ = ["PLACES", "Copied", "Elsewhere", "FirstOfEqual", "RandomRounding", "SumsApart"]
+__all__ = ["ORDERS", "PLACES", "Copied", "Elsewhere", "OfEqual", "RandomRounding", "SumsApart"]
 
 _LANES = 64
 """More elements than the widest vector holds of the narrowest type."""
@@ -83,7 +83,13 @@ _EXTREMA = (
     _aten.max.dim,
     _aten.min.dim,
 )
-_SELECTIONS = (_aten.topk.default, _aten.kthvalue.default)
+_SELECTIONS: dict[Any, tuple[str, ...]] = {
+    _aten.topk.default: ("k", "dim", "largest", "sorted"),
+    _aten.kthvalue.default: ("k", "dim", "keepdim"),
+    _aten.sort.default: ("dim", "descending"),
+    _aten.sort.stable: (),
+}
+"""Operations that select or order elements, with the names of what they take behind the tensor."""
 
 
 class Elsewhere(PerturbedMode):
@@ -134,24 +140,58 @@ class SumsApart(PerturbedMode):
             return SUMS_APART[func](*args, **given)
 
 
-class FirstOfEqual(PerturbedMode):
-    """Inside, selections take equal elements in the order in which they stand.
+class OfEqual(PerturbedMode):
+    """Inside, selections and sorts take equal elements in an order that is theirs alone: as they stand, or another.
 
-    Which of them ``topk`` and ``kthvalue`` take, and so which one gets the gradient, torch leaves open.
+    Which of them ``topk`` and ``kthvalue`` take, and so which one gets the gradient, torch leaves open; so it does in
+    which order a sort that is not to be stable gives them. 0.0 and -0.0 are equal. See ``ORDERS``.
     """
+
+    def __init__(self, ordered: Callable[[Tensor, int], Tensor] | None = None) -> None:
+        super().__init__()
+        self._ordered = ordered or _as_they_stand
 
     def perturbed(self, func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
         """The results of one operation."""
         results = func(*args, **given)
-        if func not in _SELECTIONS or not args[0].dim():
+        names = _SELECTIONS.get(func)
+        if names is None or not args[0].dim() or given.get("stable"):
             return results
-        rest = dict(zip(("k", "dim", "largest", "sorted"), args[1:], strict=False)) | given
-        k, dim, is_top = rest["k"], rest.get("dim", -1), func is _aten.topk.default
-        descending = is_top and rest.get("largest", True)
-        order = args[0].detach().sort(dim=dim, descending=descending, stable=True)[1]
-        places = results[1]
-        places.copy_((order.narrow(dim, 0, k) if is_top else order.narrow(dim, k - 1, 1)).reshape(places.shape))
+        rest = dict(zip(names, args[1:], strict=False)) | given
+        k, dim, tensor = rest.get("k"), rest.get("dim", -1), args[0].detach()
+        descending = rest.get("largest", True) if func is _aten.topk.default else rest.get("descending", False)
+        first = self._ordered(tensor, dim)
+        order = first.gather(dim, tensor.gather(dim, first).sort(dim=dim, descending=descending, stable=True)[1])
+        if k is not None:
+            order = order.narrow(dim, 0, k) if func is _aten.topk.default else order.narrow(dim, k - 1, 1)
+        values, places = results
+        values.data.copy_(tensor.gather(dim, order).reshape(values.shape))
+        places.copy_(order.reshape(places.shape))
         return results
+
+
+def _as_they_stand(tensor: Tensor, dim: int) -> Tensor:
+    shape = [-1 if axis == dim % tensor.dim() else 1 for axis in range(tensor.dim())]
+    return torch.arange(tensor.shape[dim]).reshape(shape).expand(tensor.shape)
+
+
+def _negative_first(tensor: Tensor, dim: int) -> Tensor:
+    return tensor.signbit().to(torch.uint8).sort(dim=dim, descending=True, stable=True)[1]
+
+
+def _negative_last(tensor: Tensor, dim: int) -> Tensor:
+    return tensor.signbit().to(torch.uint8).sort(dim=dim, stable=True)[1]
+
+
+def _drawn(seed: int) -> Callable[[Tensor, int], Tensor]:
+    def ordered(tensor: Tensor, dim: int) -> Tensor:
+        return torch.rand(tensor.shape, generator=torch.Generator().manual_seed(seed)).sort(dim=dim)[1]
+
+    return ordered
+
+
+ORDERS = (_as_they_stand, _negative_first, _negative_last, _drawn(0), _drawn(1))
+"""Orders of equal elements."""
 
 
 class Copied(TorchFunctionMode):
