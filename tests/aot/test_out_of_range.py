@@ -134,3 +134,23 @@ def test_calls_in_range_are_compiled(function: Callable[..., Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", lamina.LaminaWarning)  # which a graph left to eager gives
         torch.testing.assert_close(compiled(x.clone(), 1), function(x, 1))
+
+
+def _of_a_view(x: Tensor) -> Any:
+    return x.as_strided((2,), (2,)).as_strided((2, 2), (2, 1)) + 1
+
+
+def _of_the_result(x: Tensor) -> Any:
+    y = x.as_strided((2,), (2,))
+    return y, y.as_strided((2, 2), (2, 1))
+
+
+def _of_parts(x: Tensor) -> Any:
+    return x.chunk(2, 1)[1].as_strided((2, 2), (2, 1), 0) * 2, x[:, :1].as_strided((3,), (1,))
+
+
+@pytest.mark.parametrize("f", [_of_a_view, _of_the_result, _of_parts])
+@pytest.mark.parametrize("strides", [(4, 1), (8, 2)])
+def test_strides_of_a_view_reach_what_the_view_leaves_out(f: Callable[..., Any], strides: tuple[int, int]) -> None:
+    x = torch.arange(24.0).as_strided((1, 2), strides)
+    torch.testing.assert_close(lamina.compile(f)(x), f(x))

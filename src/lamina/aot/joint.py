@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import getitem
+
 import torch
 from torch.fx import Graph, GraphModule, Node
 
@@ -17,10 +19,12 @@ aten = torch.ops.aten
 def prepare(gm: GraphModule) -> None:
     """Note each node's source, and take out, in place, what only autograd's bookkeeping put there.
 
-    Kernels make no memory with gaps, so what reads such a result reads a dense copy.
+    Kernels make no memory with gaps, so what reads such a result reads a dense copy. What counts elements of memory is
+    called on what has that memory.
     """
     annotate_sources(gm.graph)
     changed = _drop_detach(gm.graph)
+    changed = _stride_whole_memory(gm.graph) or changed
     changed = _drop_unused_statistics(gm.graph) or changed
     if changed:
         gm.graph.eliminate_dead_code()
@@ -56,6 +60,32 @@ def _drop_detach(graph: Graph) -> bool:
 
 def _computes(user: Node) -> bool:
     return user.op != "output"
+
+
+def _stride_whole_memory(graph: Graph) -> bool:
+    """Let ``as_strided`` of a view be one of what the view is of: a copy of the view's elements alone lacks others."""
+    changed = False
+    for node in graph.find_nodes(op="call_function", target=aten.as_strided.default):
+        view, size, stride, *offset = node.args
+        start = node.kwargs.get("storage_offset", offset[0] if offset else None)
+        start = view.meta["val"].storage_offset() if start is None else start
+        base = view
+        while (above := _same_memory(base)) is not None:
+            base = above
+        if base is not view and isinstance(start, (int, Node)):
+            node.args, node.kwargs = (base, size, stride, start), {}
+            changed = True
+    return changed
+
+
+def _same_memory(node: Node) -> Node | None:
+    """The operand of which a node is a view, with elements of the same type; None if it is none."""
+    call = node.args[0] if node.target is getitem and isinstance(node.args[0], Node) else node
+    if not getattr(call.target, "is_view", False) or not isinstance(call.args[0], Node):
+        return None
+    values = [one.meta["val"] for one in (node, call.args[0])]
+    kinds = {(one.dtype, one.is_conj(), one.is_neg()) for one in values}
+    return call.args[0] if len(kinds) == 1 else None
 
 
 def _drop_unused_statistics(graph: Graph) -> bool:

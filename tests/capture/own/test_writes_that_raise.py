@@ -93,6 +93,37 @@ def test_a_write_that_is_right_ends_no_graph() -> None:
     assert len(graphs) == 1
 
 
+def added_to_rows(z):
+    z[:2] += 2
+
+
+def multiplied_in_place(z):
+    z[1:, ::2] *= 3
+    z[0] -= 1
+
+
+def to_itself(z):
+    z[:] = z
+
+
+@pytest.mark.parametrize("write", [added_to_rows, multiplied_in_place, to_itself])
+def test_a_part_that_is_assigned_to_its_own_place_ends_no_graph(write: Callable[..., None]) -> None:
+    def program(x):
+        y = x.sin()
+        z = y * y
+        write(z)
+        return y, z
+
+    compiled = lamina.compile(program, backend="eager", options={"capture": "own"})
+    found, wanted = ([*call(torch.arange(8.0, requires_grad=True).view(4, 2))] for call in (compiled, program))
+    for results in (found, wanted):
+        results[0].retain_grad()
+        (results[0].sum() + results[1].sum()).backward()
+        results[0] = results[0].grad
+    torch.testing.assert_close(found, wanted)
+    assert not [d for d in compiled.record.decisions() if d.kind == "break"]
+
+
 def of_the_other(a, b):
     b.add_(a)
 
