@@ -136,7 +136,7 @@ def build_triton(
     return TritonBuild(by_name, failed, len(found) - made, made, seconds, tuple(cache.damages)[met:])
 
 
-_HELPER_MODULES = ("triton_math", "triton_fast")
+_HELPER_MODULES = ("triton_math", "triton_fast", "triton_quotients")
 """Modules of this package whose functions kernels call."""
 
 

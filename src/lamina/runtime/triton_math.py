@@ -1,7 +1,7 @@
 """What generated Triton kernels call: scalar functions with eager's meaning, random numbers, exact reductions.
 
 ``libdevice`` is CUDA's library of accurate functions; in Triton's interpreter, which has no such library, torch's
-functions stand in for it. Shorter forms of some are in ``triton_fast``.
+functions stand in for it. Shorter forms of some are in ``triton_fast``, quotients and roots in ``triton_quotients``.
 """
 
 # mypy: ignore-errors
@@ -15,7 +15,7 @@ from triton.language.extra import libdevice as _libdevice
 from triton.runtime import interpreter
 
 __all__ = [
-    *("constant_quotient", "digamma", "float_floor_div", "float_mod"),
+    *("digamma", "float_floor_div", "float_mod"),
     *("int_floor_div", "int_mod", "int_pow", "libdevice", "max_over", "maximum", "meet", "min_over", "minimum"),
     *("multiply", "philox", "round_to_bits", "scan_logaddexp", "scan_max", "scan_min"),
     *("shift_left", "shift_right", "to_e4m3", "to_e5m2", "uniform", "uniform_quads"),
@@ -48,16 +48,6 @@ class _Interpreted:
 
 
 libdevice = _Interpreted() if _INTERPRETED else _libdevice
-
-
-@triton.jit
-def constant_quotient(a, b):
-    """``a / b`` of float32 for a number ``b``, neither zero nor infinite: divisions take a slow way for zeros, of
-    which gradients have many, where a product says the same.
-    """
-    zero = a == 0.0
-    made = tl.math.div_rn(tl.where(zero, 1.0, a), b)
-    return tl.where(zero, a * b, made)
 
 
 @triton.jit

@@ -190,7 +190,12 @@ def _prepared_triton() -> Any:
     which the environment may name, needs the identity.
     """
     triton = _triton()
-    for name in ("triton.compiler.code_generator", "lamina.runtime.triton_math", "lamina.runtime.triton_fast"):
+    for name in (
+        "triton.compiler.code_generator",
+        "lamina.runtime.triton_math",
+        "lamina.runtime.triton_fast",
+        "lamina.runtime.triton_quotients",
+    ):
         importlib.import_module(name)
     names: Any = importlib.import_module("triton.runtime.cache")
     if getattr(triton.knobs.cache, "manager_class", None) is None and hasattr(names, "triton_key"):

@@ -40,10 +40,8 @@ class Computations:
             return f"small_quotient({value(eqn.ins[0])}, {value(eqn.ins[1])})"
         if eqn.op == "div" and eqn.dtype == "float32" and (inverse := self.reciprocals.of(eqn.ins[1])):
             return f"{value(eqn.ins[0])} * {inverse}"
-        if eqn.op == "div" and eqn.dtype == "float32" and not approximate and (number := self._divisor(eqn)):
-            if math.frexp(abs(number))[0] == 0.5:
-                return f"{value(eqn.ins[0])} * {constant_text(1 / number, 'float32')}"
-            return f"constant_quotient({value(eqn.ins[0])}, {value(eqn.ins[1])})"
+        if eqn.op == "div" and eqn.dtype == "float32" and (number := self._power_of_two(eqn)):
+            return f"{value(eqn.ins[0])} * {constant_text(1 / number, 'float32')}"
         dtypes = [self.facts.dtype[n] for n in eqn.ins]
         varying = not all(self.operands.is_constant(n) for n in eqn.ins)
 
@@ -52,10 +50,10 @@ class Computations:
 
         return compute_text(eqn, dtypes, lambda k: value(eqn.ins[k]), plain, approximate)
 
-    def _divisor(self, eqn: Compute) -> float | None:
-        """The number that a varying operand is divided by, where it and its inverse are normal numbers of float32."""
+    def _power_of_two(self, eqn: Compute) -> float | None:
+        """The power of two that a varying operand is divided by, where it and its inverse are normal numbers."""
         divisor = self.operands.constant(eqn.ins[1])
-        if divisor is None or self.operands.is_constant(eqn.ins[0]):
+        if divisor is None or self.operands.is_constant(eqn.ins[0]) or math.frexp(abs(float(divisor)))[0] != 0.5:
             return None
         return float(divisor) if 2.0**-120 < abs(divisor) < 2.0**120 else None
 

@@ -129,9 +129,9 @@ def _float_text(op: str, ins: list[str], dtype: str, fast: bool) -> str:
     if fast and single and op in _FAST:
         return f"{_FAST[op]}({ins[0]})"
     if op == "div":
-        return f"tl.math.div_rn({ins[0]}, {ins[1]})" if single and not fast else f"{ins[0]} / {ins[1]}"
+        return f"{ins[0]} / {ins[1]}" if fast else _quotient(ins[0], ins[1], held)
     if op == "sqrt":
-        return f"tl.sqrt_rn({ins[0]})" if single else f"libdevice.sqrt({ins[0]})"
+        return f"exact_root({ins[0]})" if single else f"libdevice.sqrt({ins[0]})"
     if op in ("floor", "ceil"):
         return f"tl.{op}({ins[0]})"
     if op in _LIBDEVICE:
@@ -159,9 +159,7 @@ def _float_text(op: str, ins: list[str], dtype: str, fast: bool) -> str:
         "signbit": f"{a}.to({bits}, bitcast=True) < 0",
         "copysign": f"(({a}.to({bits}, bitcast=True) & {rest}) | ({b}.to({bits}, bitcast=True) & {sign}))"
         f".to({typed(held)}, bitcast=True)",
-        "sigmoid": f"tl.math.div_rn({one}, 1.0 + libdevice.exp({a} * -1.0))"
-        if single
-        else f"1.0 / (1.0 + libdevice.exp({a} * -1.0))",
+        "sigmoid": _quotient(one, f"(1.0 + libdevice.exp({a} * -1.0))", held),
         "mod": f"float_mod({a}, {b})",
         "floor_div": f"float_floor_div({a}, {b})",
         "trunc_div": f"libdevice.trunc({_rounded_quotient(a, b, dtype)})",
@@ -176,7 +174,14 @@ def _rounded_quotient(a: str, b: str, dtype: str) -> str:
     """The quotient as an operation of its own gives it."""
     if dtype in HALVES:
         return f"({a} / {b}).to({typed(dtype)}).to(tl.float32)"
-    return f"tl.math.div_rn({a}, {b})" if dtype == "float32" else f"{a} / {b}"
+    return _quotient(a, b, dtype)
+
+
+def _quotient(a: str, b: str, dtype: str) -> str:
+    """The quotient of these texts, rounded to nearest: Triton's own of float32 is an approximation."""
+    if dtype != "float32":
+        return f"{a} / {b}"
+    return f"exact_inverse({b})" if a == f"tl.full((), 1.0, {typed(dtype)})" else f"exact_quotient({a}, {b})"
 
 
 def _int_text(op: str, ins: list[str], dtype: str) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 __all__ = ["HELPERS", "Text", "helpers_in"]
 
 HELPERS = {
+    "triton_quotients": ("exact_inverse", "exact_quotient", "exact_root"),
     "triton_fast": ("fast_erf", "fast_exp", "fast_sigmoid", "fast_tanh", "keep", "small_quotient"),
     "triton_math": (
-        *("constant_quotient", "digamma", "float_floor_div", "float_mod", "int_floor_div", "int_mod", "int_pow"),
+        *("digamma", "float_floor_div", "float_mod", "int_floor_div", "int_mod", "int_pow"),
         *("libdevice", "max_over", "maximum", "meet", "min_over", "minimum", "multiply", "philox", "round_to_bits"),
         *(
             "scan_logaddexp",
