@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 import lamina
 from lamina.base.decision import Decision
+from lamina.runtime.graph_budget import graph_budget
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> None:
     torch.compiler.reset()
-    gc.collect()  # what other tests recorded would count
+    gc.collect()
+    graph_budget.cache_clear()  # what is recorded of functions that other tests keep would count
     torch.manual_seed(0)
 
 

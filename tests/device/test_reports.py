@@ -125,7 +125,8 @@ def test_registers_and_spills_are_the_driver_s(reported: tuple[dict[str, Any], d
     both = told.keys() & loaded.keys()
     assert both
     for name in both:
-        assert (told[name]["registers"], told[name]["local"]) in {(k.registers, k.spilled) for k in loaded[name]}, name
+        found = {(k.registers, k.spilled) for k in loaded[name]}
+        assert (told[name]["registers"], told[name]["local"]) in found, (told[name], found)
 
 
 def test_kernels_have_ptx_and_machine_code_that_are_linked(report: dict[str, Any]) -> None:

@@ -234,7 +234,8 @@ class _Chooser(Reductions):
             blocks = [Block(tuple(rest), high, "grid"), Block(run, across, "grid")]
         else:
             points, each = self.divided(points, each)
-            blocks = [Block(tuple(self.names), points, "grid")]
+            order = self.names if self.names[-1] in run else [*rest, *run]
+            blocks = [Block(tuple(order), points, "grid")]
         return GpuSchedule("pointwise", tuple(blocks), warps=warps_for(points, each), approximate=self.approximate)
 
     def divided(self, points: int, each: int) -> tuple[int, int]:
