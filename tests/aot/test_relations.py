@@ -165,6 +165,30 @@ def test_a_part_of_windows_that_are_an_input_leads_to_its_elements(dynamic: bool
         assert _gradients_of_windows(compiled, step, leaf) == _gradients_of_windows(_part_of, step, leaf)
 
 
+def _column_and_part(windows: Tensor) -> Results:
+    column = windows[:, 0]
+    return column, column.chunk(2)[0]
+
+
+def _part_and_its_view(windows: Tensor) -> Results:
+    rows = windows.unbind(1)[0]
+    return rows, rows[:1]
+
+
+@pytest.mark.parametrize("function", [_column_and_part, _part_and_its_view])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_part_of_windows_has_gradients_of_its_own_beside_what_it_is_a_part_of(
+    function: Callable[[Tensor], Results], dynamic: bool
+) -> None:
+    def gradients(call: Callable[[Tensor], Results]) -> list[Any]:
+        windows = torch.arange(12.0).view(4, 3).requires_grad_().unfold(0, 2, 1)
+        results = call(windows)
+        loss = torch.stack([(one * torch.arange(one.numel()).reshape(one.shape)).sum() for one in results]).sum()
+        return [g.tolist() for g in torch.autograd.grad(loss, [windows, *results])]
+
+    assert gradients(lamina.compile(function, backend="interp", dynamic=dynamic)) == gradients(function)
+
+
 def _whole_and_part(x: Tensor) -> Results:
     y = x * 2
     return y.view(-1), y.unbind(0)[1]

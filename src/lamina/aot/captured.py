@@ -22,7 +22,7 @@ from lamina.aot.identities import Distinct, distinct, without_identities
 from lamina.aot.layouts import keeping_layouts
 from lamina.aot.notes import Notes
 from lamina.aot.overlap import inputs_written
-from lamina.aot.refusals import refusal
+from lamina.aot.refusals import refusal, refused_relation
 from lamina.aot.relations import relations
 from lamina.aot.replayed import Replayed, replayed_views
 from lamina.aot.resampling import whole_resampling
@@ -129,7 +129,7 @@ def read_captured(gm: GraphModule, example_inputs: Sequence[Any], options: Optio
     replayed = replayed_views(graph)
     whole = graph if replayed is None else replayed.gm
     notes.place = _place(whole)
-    limit = refusal(whole, options.numerics == "eager")
+    limit = refusal(whole, options.numerics == "eager") or (refused_relation(graph) if replayed is not None else None)
     state = State(whole) if limit is not None else read_state(keeping_layouts(whole))
     limit = limit or state.refused
     if limit is not None:

@@ -30,7 +30,7 @@ from lamina.base.captured import fakes
 from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 
-__all__ = ["refusal"]
+__all__ = ["refusal", "refused_relation"]
 
 
 def _assumed_size(gm: GraphModule) -> Reason | None:
@@ -42,6 +42,14 @@ def _refused_result(gm: GraphModule) -> Reason | None:
     nodes = gm.graph.output_node().all_input_nodes
     node = next((node for node in nodes if any(map(refuses_history, fakes(node)))), None)
     return None if node is None else eager_reasons.REFUSED_RESULT(place=source_of(node))
+
+
+def refused_relation(gm: GraphModule) -> Reason | None:
+    """Why the captured graph, with all its results, is eager's to run: how one of them is a view of another, or None.
+
+    Those that are made again of the inputs count: they are related to the others after that.
+    """
+    return view_of_windows(gm) or view_by_function(gm)
 
 
 _CHECKS: tuple[Callable[[GraphModule], Reason | None], ...] = (
@@ -61,8 +69,7 @@ _CHECKS: tuple[Callable[[GraphModule], Reason | None], ...] = (
     unknown_view,
     split_function,
     look_elsewhere,
-    view_of_windows,
-    view_by_function,
+    refused_relation,
     misplaced_result,
 )
 
