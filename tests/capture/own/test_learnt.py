@@ -446,3 +446,24 @@ def test_numbers_that_a_type_cannot_hold(name: str, dtype: torch.dtype) -> None:
     compiled = lamina.compile(_REFUSED[name], backend="interp", options={"capture": "own"})
     for number in (1.5, 2.5, 3.5, 1e300, float("nan"), 5):
         assert _told(compiled, x, number) == _told(_REFUSED[name], x, number), number
+
+
+BOUNDS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "method": lambda x, s: x.clamp(max=s),
+    "both": lambda x, s: torch.clamp(x, -s, s * 2),
+    "lower": lambda x, s: x.double().clamp(min=s - 1),
+    "clamp_max": torch.clamp_max,
+    "clamp_min": torch.clamp_min,
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_bound_that_is_no_number_is_one_of_a_graph_of_its_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number that is NaN bounds nothing in some versions of torch, where a tensor that is NaN does."""
+    compiled = Compiled(BOUNDS[name], monkeypatch)
+    for k, bound in enumerate((2.0, 3.0, math.inf, 0.5, math.nan, math.nan, 1.0)):
+        found, wanted = (call(values() + k, bound) for call in (compiled.call, BOUNDS[name]))
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+        if k == 3:
+            before = compiled.graphs
+    assert compiled.graphs == before + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -11,10 +12,12 @@ from lamina.capture.own.nested import mapped
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.values import fits_a_type
 from lamina.capture.own.torch_calls import (
+    BOUNDING,
     computes_in_floats,
     computes_in_integers,
     dtype_of_number,
     dtype_that_refuses,
+    name_of,
     takes_numbers,
 )
 
@@ -72,6 +75,9 @@ def with_numbers(
             operands = (number, *types)
             if None in types or not learning.compute(fits_a_type, operands, fits_a_type(*operands)):
                 learning.pin(number)
+        for bound in learning.learnt_in((*args, *kwargs.values())) if name_of(func) in BOUNDING else ():
+            if type(bound) is float and learning.compute(math.isnan, (bound,), math.isnan(bound)):
+                learning.pin(bound)
     return func, args, kwargs
 
 

@@ -13,6 +13,7 @@ from lamina.base.rounded_numbers import HALF_TYPES, rounds_numbers
 from lamina.capture.own.torch_private import LEADING_OUT, SET_GRAD, is_plain
 
 __all__ = [
+    "BOUNDING",
     "IDENTITY",
     "LEFT_OUT",
     "MOST_COPIED",
@@ -130,6 +131,8 @@ def computes_in_floats(*parts: Any) -> bool:
     return bool(dtypes) and all(dtype.is_floating_point for dtype in dtypes)
 
 
+BOUNDING = frozenset(("clamp", "clamp_min", "clamp_max"))
+"""Those of them for which a number that is NaN may be no bound, in torch 2.11, and a tensor that is one is."""
 _REFUSING = frozenset(("clamp", "clamp_min", "clamp_max", "where", "full_like", "masked_fill", "fill_", "lerp"))
 _PROMOTING = frozenset(("clamp", "clamp_min", "clamp_max", "where"))
 """Those of them that make integers beside a float floats of the default type."""
