@@ -24,6 +24,7 @@ from lamina.aot.equal_values import compared_values
 from lamina.aot.extract import Effects, Split, extract, used
 from lamina.aot.min_cut import INFINITE, Network
 from lamina.aot.packed import Packed, packed_bytes, packed_values
+from lamina.aot.partial_reads import read_apart
 from lamina.aot.reuse import Reuse, find_reuses
 from lamina.aot.unread_operands import without_unread_operands
 from lamina.base.decision import Decision
@@ -148,12 +149,17 @@ class _Joint:
         self.relevant = needed_by(self.demanded)
         self.operands: set[Node] = set(self.demanded)
         """What eager saves, as far as backward formulas ask for it, and what that is a view of."""
+        self.visible: set[Node] = set()
+        """Inputs, returned tensors and what these are views of: the user may write to them."""
         self.refused = self._refused(primals)
         mistold = self._operands_by_passes(joint, primals)
         self.refused |= mistold
         kept = mistold.union(self.refused.intersection(primals))
         self.effects = replace(self.effects, copied=self.effects.copied | kept)
         self.compared = compared_values(self.nodes, self.kinds) - self.refused
+        written_later = self.visible - self.refused - self.effects.copied
+        self.apart = read_apart(self.nodes, self.tangents, written_later, self.kinds, self.needed_forward)
+        self.apart -= self.refused
         self._materialised()
 
     def needed_forward(self, node: Node) -> bool:
@@ -199,7 +205,8 @@ class _Joint:
         something else again, a later write would be an error that eager does not raise, or, where no version counts it
         (``.data``, an optimizer's kernel), a wrong gradient. Leaves are written to as well, where gradients are off.
         """
-        visible = {n for n in primals if n not in self.effects.copied} | self.forward_results
+        visible = self.visible
+        visible.update({n for n in primals if n not in self.effects.copied} | self.forward_results)
         operands = self.operands
         operands.update(filter(is_backward_operand, primals))
         for node in reversed(self.nodes):
@@ -317,7 +324,7 @@ def _recompute_capacity(view: _Joint, model: CostModel, node: Node) -> int:
     if not view.needed_forward(node):
         return 0
     kind = view.kinds[node]
-    if kind.kind in ("library", "random") or node in view.compared:
+    if kind.kind in ("library", "random") or node in view.compared or node in view.apart:
         return INFINITE
     cost = model.recompute(node, kind)
     value = node.meta.get("val")
@@ -385,6 +392,8 @@ def _why_saved(view: _Joint, node: Node) -> Reason:
         return reasons.REDUCTION_RESULT()
     if node in view.compared:
         return reasons.COMPARED_VALUE()
+    if node in view.apart:
+        return reasons.READ_APART()
     if node in view.written:
         return reasons.WRITTEN_ANYWAY()
     return reasons.COSTS_MORE()

@@ -238,6 +238,12 @@ TELLS_OF_WRITES = _SAVED.add(
     "A write to the result after the forward changes what the backward reads; the backward refuses to run then, as "
     "eager's does. It takes no memory.",
 )
+READ_APART = _SAVED.add(
+    17,
+    "its gradient asks for nothing that it would be computed of again",
+    "Eager saves the inputs or results that it is made of for the gradients of other results only. A backward of this "
+    "one alone reads the value itself, so that later writes to them do no harm.",
+)
 TORCHS_PARTITIONER = _SAVED.add(
     15,
     "left to torch's partitioner: {why}",
