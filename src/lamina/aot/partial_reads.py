@@ -1,8 +1,8 @@
 """Values that backwards of some results compute again from what eager saves for others only.
 
 ``return x.sin(), torch.where(x > 0, y, 0)``: eager saves ``x`` for the sine, and the comparison for the second result.
-Computed again from ``x``, as that is saved anyway, the comparison is lost once the user has written to ``x``: a backward
-of the second result alone would raise, where eager's does not read ``x``.
+Computed again from ``x``, as that is saved anyway, the comparison is lost once the user has written to ``x``: a
+backward of the second result alone would raise, where eager's does not read ``x``.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def read_apart(
         for operand in node.all_input_nodes:
             above &= shared[operand]
         asked = asking.get(node, 0)
-        if node.op != "placeholder" and in_forward(node) and kinds[node].kind != "view" and asked & ~above:
-            if node not in visible and isinstance(node.meta.get("val"), torch.Tensor):
-                found.add(node)
-                above = every
+        made = node.op != "placeholder" and in_forward(node) and kinds[node].kind != "view"
+        if made and asked & ~above and node not in visible and isinstance(node.meta.get("val"), torch.Tensor):
+            found.add(node)
+            above = every
         shared[node] = above & asked if node in visible and asked else above
     return found
 
