@@ -777,3 +777,81 @@ def test_results_that_read_a_written_input_after_the_writes_are_watched(function
     else:
         torch.testing.assert_close(found, outcome(function))
         assert not any(issubclass(one.category, LaminaWarning) for one in warned)
+
+
+def _written_by_a_part(x):
+    y = x.sin()
+    z = y * y
+    w = z[:2]
+    w.add_(2)
+    return y, z, w
+
+
+def _written_beside_a_view(x):
+    y = x.sin()
+    z = y * y
+    w = z.view(-1)
+    z.mul_(y)
+    return y, w, z
+
+
+@pytest.mark.parametrize("function", [_written_by_a_part, _written_beside_a_view])
+@pytest.mark.parametrize("way", ["retained", "asked"])
+def test_a_result_that_is_written_to_by_its_views_leads_to_what_it_depends_on(
+    function: Callable[..., Any], way: str
+) -> None:
+    outcomes = []
+    for call in (function, lamina.compile(function)):
+        leaf = torch.linspace(0, 1, 12).reshape(4, 3).requires_grad_()
+        results = call(leaf)
+        loss = torch.stack([(one * one).sum() for one in results]).sum()
+        if way == "asked":
+            outcomes.append([*torch.autograd.grad(loss, [*results, leaf], allow_unused=True)])
+            continue
+        for one in results:
+            one.retain_grad()
+        loss.backward()
+        outcomes.append([*(one.grad for one in results), leaf.grad])
+    torch.testing.assert_close(outcomes[1], outcomes[0])
+
+
+def _parts_of_what_is_not_returned(x):
+    y = x.sin()
+    first, second = (y * y).chunk(2)
+    return y, first, second
+
+
+def _views_of_what_is_not_returned(x):
+    y = x.sin()
+    z = y.exp()
+    return z[:2], y.cos(), y, z[1:]
+
+
+@pytest.mark.parametrize("function", [_parts_of_what_is_not_returned, _views_of_what_is_not_returned])
+def test_a_gradient_that_goes_past_a_result_is_refused_where_that_is_watched(function: Callable[..., Any]) -> None:
+    leaf, other = (torch.linspace(0, 1, 12).reshape(4, 3).requires_grad_() for _ in range(2))
+    compiled = lamina.compile(function)
+    _total(compiled(leaf)).backward()
+    _total(function(other)).backward()
+    torch.testing.assert_close(leaf.grad, other.grad)
+    at = [one.grad_fn.name() for one in function(leaf)].index("SinBackward0")
+    results = compiled(leaf)
+    with pytest.raises(UnknownGradient, match="depends on others and shares memory"):
+        torch.autograd.grad(_total(results), results[at])
+    results = compiled(leaf)
+    results[at].retain_grad()
+    results[at].sum().backward(retain_graph=True)
+    torch.testing.assert_close(results[at].grad, torch.ones(4, 3))
+    with pytest.raises(UnknownGradient, match="depends on others and shares memory"):
+        _total(results).backward()
+    results = compiled(leaf)
+    results[at].register_hook(lambda gradient: None)
+    with pytest.warns(LaminaWarning, match="hooks of a result .* shares memory"):
+        _total(results).backward()
+    gone = [weakref.ref(one) for one in results]
+    del results
+    assert [one() for one in gone] == [None] * len(gone)
+
+
+def _total(results: Any) -> torch.Tensor:
+    return torch.stack([one.sum() for one in results]).sum()

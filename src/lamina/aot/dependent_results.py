@@ -21,6 +21,7 @@ from lamina.aot import reasons
 from lamina.aot.differentiable import why_not_again
 from lamina.aot.eager_history import reach_in_eager
 from lamina.aot.engine.leading import Part, leading
+from lamina.aot.engine.past import Past, leading_past
 from lamina.aot.norm_statistics import unread
 from lamina.aot.notes import Notes
 from lamina.aot.relations import below
@@ -48,25 +49,26 @@ def leading_on(
 
     ``written`` are the inputs that it writes to, those ``with_history`` get one by that.
     """
-    parts = _parts(gm, example_inputs, frozenset(written), with_history, notes)
-    if not parts:
-        return compiled
-    notes.decided("dependent results", True, reasons.LEADS_ON(count=len(parts)))
-    return leading(compiled, parts, notes)
+    parts, pasts = _parts(gm, example_inputs, frozenset(written), with_history, notes)
+    if parts:
+        notes.decided("dependent results", True, reasons.LEADS_ON(count=len(parts)))
+        compiled = leading(compiled, parts, notes)
+    return leading_past(compiled, pasts, notes) if pasts else compiled
 
 
 def _parts(
     gm: GraphModule, example_inputs: Sequence[Any], written: frozenset[int], with_history: Sequence[int], notes: Notes
-) -> list[Part]:
-    """A part for each of the results that depend on others, after those of what it depends on."""
+) -> tuple[list[Part], list[Past]]:
+    """A part for each of the results that depend on others, after those of what it depends on; and those without."""
     returned, _ = flatten(gm.graph.output_node().args[0])
     results = _Results(returned, gm, with_history)
     if len(results.places) < 2:
-        return []
+        return [], []
     calls = _Calls(gm, results, written, notes)
     made = [calls.part(node, example_inputs) for node in gm.graph.nodes if results.is_first(node)]
     parts = [part for part in made if part is not None]
-    return _in_order([replace(part, behind=calls.behind(part, parts)) for part in parts])
+    pasts = [Past(place, calls.above(place), limit) for place, limit in calls.past.items()]
+    return _in_order([replace(part, behind=calls.behind(part, parts)) for part in parts]), pasts
 
 
 def _in_order(parts: Sequence[Part]) -> list[Part]:
@@ -123,6 +125,8 @@ class _Calls:
         self.written, self.unread = written, unread(gm) & written if written else written
         self.leading: dict[int, tuple[int, ...]] = {}
         """For the first place of a result those of the others to which it leads autograd."""
+        self.past: dict[int, Reason] = {}
+        """Why the result in a place leads to inputs alone."""
         self.writes: dict[Any, list[Node]] = {}
         for node in gm.graph.nodes:
             for one in tensors_written(node):
@@ -154,18 +158,30 @@ class _Calls:
             stack += (k for k in more if k not in nodes)
         return tuple(sorted(found.difference(part.places, part.others)))
 
+    def above(self, place: int) -> tuple[int, ...]:
+        """The results that the one in a place depends on, by others as well."""
+        found: set[int] = set()
+        stack = [place]
+        while stack:
+            more = [k for k in self.leading.get(stack.pop(), ()) if k not in found]
+            found.update(more)
+            stack += more
+        return tuple(sorted(found - {place}))
+
     def _between(self, result: Node, own: tuple[int, ...], after: set[Any]) -> tuple[dict[Node, int], set[Node]]:
         """The other results that a result is computed from, with their places, and what is between.
 
-        Inputs in the memories ``after`` are taken as they are after the graph: what writes to them is not between.
+        Inputs in the memories ``after`` are taken as they are after the graph: what writes to them is not between. Nor
+        is it computed from its own views, by which it is written to.
         """
+        views = {place for place, _, _ in below(self.gm, own[0]) or ()}
         stops: dict[Node, int] = {}
         needed: set[Node] = set()
         stack = [result]
         while stack:
             node = stack.pop()
             places = self.results.places_of(node)
-            if places and places != own:
+            if places and places != own and views.isdisjoint(places):
                 stops[node] = places[0]
             elif node not in needed:
                 needed.add(node)
@@ -237,7 +253,9 @@ class _Calls:
         views = below(self.gm, own[0])
         # A view of a view that is a result is made of that one: see ``relations``.
         if views is None and any(_memory(self.results.nodes[k]) != _memory(result) for k in others):
-            self.notes.decided("dependent results", False, reasons.LIES_IN_SHARED_MEMORY(place=own[0]))
+            self.past[own[0]] = why = reasons.LIES_IN_SHARED_MEMORY(place=own[0])
+            self.leading[own[0]] = leading
+            self.notes.decided("dependent results", False, why)
             return None
         self.leading[own[0]] = leading
         if views is None:

@@ -67,6 +67,8 @@ def below(gm: GraphModule, place: int) -> Below | None:
     if not others:
         return ()
     parents = _parents(gm, returned, values)
+    # After a write to one of them, views are made again of what they all are views of.
+    parents |= {i: place for i in others if i not in parents and base_of(values[i]) is values[place]}
     inputs = {memory(example(node)) for node in gm.graph.find_nodes(op="placeholder")}
     if where in inputs or not all(_leads_up(parents, i, place) for i in others if values[i].requires_grad):
         return None

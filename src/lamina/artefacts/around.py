@@ -8,6 +8,7 @@ from typing import Any
 
 from lamina.aot.engine.arrivals import called_with_gradients
 from lamina.aot.engine.leading import Part, leading
+from lamina.aot.engine.past import Past, leading_past
 from lamina.aot.engine.relating import Family, Group, Relations
 from lamina.aot.engine.results import with_numbers, with_places, with_views
 from lamina.aot.engine.separated import separated
@@ -124,6 +125,16 @@ def _read_part(part: Sequence[Any], files: Files) -> Part:
         tuple({key: read_constant(value) for key, value in state} for state in autocast),
         tuple(behind),
     )
+
+
+def _leading_past(parts: Parts, files: Files) -> dict[str, Any]:
+    pasts = [[past.place, list(past.others), _reason(past.limit)] for past in parts["pasts"]]
+    return {"pasts": pasts, "told": _told(parts["notes"])}
+
+
+def _make_leading_past(compiled: Compiled, text: Parts, files: Files, record: Record) -> Compiled:
+    pasts = [Past(place, tuple(others), Reason(*limit)) for place, others, limit in text["pasts"]]
+    return leading_past(compiled, pasts, _notes(text["told"], record))
 
 
 def _related(parts: Parts, files: Files) -> dict[str, Any]:
@@ -293,6 +304,7 @@ def _make_writing(compiled: Compiled, text: Parts, files: Files, record: Record)
 
 _WRITERS: dict[str, Callable[[Parts, Files], dict[str, Any]]] = {
     "leading": _leading,
+    "leading past": _leading_past,
     "related": _related,
     "hooks of arrivals": lambda parts, files: {"places": list(parts["places"]), "shared": sorted(parts["shared"]())},
     "separated": _separated,
@@ -310,6 +322,7 @@ _WRITERS: dict[str, Callable[[Parts, Files], dict[str, Any]]] = {
 }
 AROUND: dict[str, Callable[[Compiled, Parts, Files, Record], Compiled]] = {
     "leading": _make_leading,
+    "leading past": _make_leading_past,
     "related": _make_related,
     "hooks of arrivals": _make_arrivals,
     "separated": _make_separated,

@@ -29,7 +29,7 @@ from lamina.base.torch_private import as_usual, base_of, how_made, is_view, note
 from lamina.base.user_warnings import warn_user
 from lamina.errors import UnknownGradient
 
-__all__ = ["Part", "leading"]
+__all__ = ["Part", "leading", "told_of_watch"]
 
 MODIFIED = "modified by an inplace operation"
 """What autograd says of a value that it saved and that was written to since."""
@@ -114,19 +114,18 @@ def _apart(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value
 
 
-class _Watch:
-    """A part, and what the user was told about it."""
+class _Telling:
+    """What the user was told about results that others depend on."""
 
-    def __init__(self, part: Part, notes: Notes) -> None:
-        self.part, self._notes = part, notes
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
         self._noted = self._warned = False
 
-    def again(self, kinds: frozenset[str], gone: Reason | None) -> bool:
-        """Whether the part is run for others that are watched in these ways; tells where it cannot be.
-
-        ``gone`` is the reason for that if one of the others is not there any more.
+    def told(self, kinds: frozenset[str], limit: Reason | None) -> bool:
+        """Whether all of the gradient is found for results that are watched in these ways; tells where a ``limit``
+        says that it is not.
         """
-        limit, notes = self.part.limit or gone, self._notes
+        notes = self._notes
         if not self._noted:
             self._noted = True
             notes.decided("watched result", limit is None, limit or reasons.WATCHED_RESULT())
@@ -140,6 +139,27 @@ class _Watch:
             what = f"hooks of a result of {notes.name} ({notes.place}) see only what arrives from outside"
             warn_user(f"{what}, not what comes from other results, which depend on it: {limit}", _REMEDY)
         return False
+
+
+def told_of_watch(limit: Reason, notes: Notes) -> Callable[[frozenset[str]], Any]:
+    """What tells the user that results are watched whose gradients are not all found, for this reason."""
+    telling = _Telling(notes)
+    return lambda kinds: telling.told(kinds, limit)
+
+
+class _Watch(_Telling):
+    """A part, and what the user was told about it."""
+
+    def __init__(self, part: Part, notes: Notes) -> None:
+        super().__init__(notes)
+        self.part = part
+
+    def again(self, kinds: frozenset[str], gone: Reason | None) -> bool:
+        """Whether the part is run for others that are watched in these ways; tells where it cannot be.
+
+        ``gone`` is the reason for that if one of the others is not there any more.
+        """
+        return self.told(kinds, self.part.limit or gone)
 
     def inputs(self, ctx: Any) -> Sequence[torch.Tensor]:
         """The inputs that the node of the part saved; ``UnknownGradient`` if one of them was written to since."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["asked_of_engine", "hooks_noticed", "without_absent"]
+__all__ = ["asked_of_engine", "has_hooks", "hooks_noticed", "looked_at", "without_absent"]
 
 _RUN = torch.autograd.graph._engine_run_backward.__code__
 
@@ -47,11 +47,13 @@ def _asked_in(frame: Any) -> set[tuple[Any, int]] | None:
 class _Hooks(OrderedDict[Any, Any]):
     """A tensor's hooks, as torch keeps them; when there is one, those who asked for that are told.
 
-    Where ``absent`` is not None, hooks are called without a gradient only if it gives true.
+    Where ``absent`` is not None, hooks are called without a gradient only if it gives true. Those that are ``ours``
+    do not count.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.ours = 0
         self.told: list[Callable[[], None]] = []
         self.absent: Callable[[], bool] | None = None
 
@@ -61,6 +63,14 @@ class _Hooks(OrderedDict[Any, Any]):
         super().__setitem__(key, hook)
         for tell in self.told:
             tell()
+
+    def __bool__(self) -> bool:
+        return len(self) > self.ours
+
+    def look(self, hook: Callable[[Any], None]) -> None:
+        """Call a function of ours with each gradient."""
+        self.ours += 1
+        super().__setitem__(hook, hook)
 
 
 _OF_SEVERAL = "register_multi_grad_hook.<locals>.get_inner_hook.<locals>.inner_hook"
@@ -92,6 +102,18 @@ def _hooks_of(tensor: torch.Tensor) -> Any:
         if tensor.grad_fn is not None:
             tensor.grad_fn._register_hook_dict(tensor)
     return hooks
+
+
+def has_hooks(tensor: torch.Tensor) -> bool:
+    """Whether somebody has hooks on a tensor."""
+    return bool(tensor._backward_hooks)
+
+
+def looked_at(tensor: torch.Tensor, look: Callable[[Any], None]) -> None:
+    """Call a function of ours with each gradient of a tensor, also where the tensor's node does not run."""
+    hooks = _hooks_of(tensor)
+    if isinstance(hooks, _Hooks):
+        hooks.look(look)
 
 
 def hooks_noticed(tensor: torch.Tensor, node: Any, notice: Callable[[Any], None]) -> Mapping[Any, Any]:
