@@ -855,3 +855,24 @@ def test_a_gradient_that_goes_past_a_result_is_refused_where_that_is_watched(fun
 
 def _total(results: Any) -> torch.Tensor:
     return torch.stack([one.sum() for one in results]).sum()
+
+
+def _of_a_varying_number(x, s):
+    y = x * s + (s + 0.5)
+    return y, torch.sub(x, y, alpha=s / 2)
+
+
+def test_a_number_that_a_call_asks_for_leaves_known_what_results_depend_on() -> None:
+    compiled = lamina.compile(_of_a_varying_number, dynamic=True)
+    for s in (1.0, 2.0, 0.5):
+        outcomes = []
+        for call in (_of_a_varying_number, compiled):
+            leaf = torch.linspace(0, 1, 12).requires_grad_()
+            results = call(leaf, s)
+            results[0].register_hook(lambda gradient: gradient * 2)
+            _total(results).backward()
+            outcomes.append(leaf.grad)
+        torch.testing.assert_close(outcomes[1], outcomes[0])
+    found = compiled.record.decisions("dependent results")
+    assert found
+    assert all(d.taken for d in found)

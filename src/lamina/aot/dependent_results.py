@@ -245,8 +245,11 @@ class _Calls:
         reach = reach_in_eager(gm, values, {0: ("result", 0)})()
         own, places = self.results.places_of(result), tuple(inputs.values())
         if reach is None:
-            self.notes.decided("dependent results", False, reasons.LEADS_UNKNOWN(place=own[0]))
-        leads = tuple(one is not None for one in reach or ())
+            self.past[own[0]] = unknown = reasons.LEADS_UNKNOWN(place=own[0])
+            self.leading[own[0]] = others
+            self.notes.decided("dependent results", False, unknown)
+            return None
+        leads = tuple(one is not None for one in reach)
         leading = tuple(k for k, one in zip(others, leads[len(inputs) :], strict=False) if one)
         if not leading:
             return None

@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 from lamina.aot.autograd.nodes.torch_private import sequence_number
 from lamina.aot.engine.again import Held
 from lamina.aot.torch_private import autocast_states, mode_apart, tracing_state
+from lamina.base.devices import kind_of
 from lamina.base.fx.torch_private import flatten
 from lamina.base.symbolic.torch_private import hint
 
@@ -25,6 +26,9 @@ Place = tuple[str, int]
 """The "result", or the "input" as it is after the graph, of a number."""
 
 Found = TypeVar("Found")
+
+_LIKELY = 1.5
+"""What a float is that is an input: no number for which a call does something of its own."""
 
 
 def held_by_eager(gm: GraphModule, example_inputs: Sequence[Any], places: Sequence[Place]) -> Callable[[], Held | None]:
@@ -123,6 +127,8 @@ def _likely(value: Any) -> Callable[[], Any]:
         return lambda: value
     sizes, strides = [hint(n) for n in value.shape], [hint(n) for n in value.stride()]
     dtype, device, requires_grad = value.dtype, value.device, value.requires_grad
+    if dtype is torch.float64 and not sizes and not requires_grad and kind_of(device).host:
+        return lambda: torch.tensor(_LIKELY, dtype=dtype, device=device)  # a number as a tensor, which a call may ask
 
     def make() -> torch.Tensor:
         leaf = torch.empty_strided(sizes, strides, dtype=dtype, device=device)
