@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
 
-from lamina.testing.fuzz import backward, check, sample, watched
+from lamina.testing.fuzz import backward, check, generate, sample, watched
 from lamina.testing.fuzz.check import Verdict, check_capture
 from lamina.testing.fuzz.differ import Difference
 from lamina.testing.fuzz.observe import observe
@@ -410,6 +410,14 @@ def test_which_of_equal_elements_a_selection_takes_is_left_open() -> None:
 def second_of_equal(function: Callable[..., Any]) -> Callable[..., Any]:
     """A compile function whose programs give the gradient of four equal elements to the second one."""
     return lambda x: function(x.flip(0))
+
+
+def test_what_another_program_has_left_in_the_environment_is_none_of_a_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for seed in range(8):
+        monkeypatch.setenv("FUZZED_FACTOR", "4")
+        assert check(generate(seed, ("two_names",)), "none").ok
 
 
 SORTED_ZEROS = """
