@@ -831,29 +831,29 @@ def _views_of_what_is_not_returned(x):
 def test_a_gradient_that_goes_past_a_result_is_refused_where_that_is_watched(function: Callable[..., Any]) -> None:
     leaf, other = (torch.linspace(0, 1, 12).reshape(4, 3).requires_grad_() for _ in range(2))
     compiled = lamina.compile(function)
-    _total(compiled(leaf)).backward()
-    _total(function(other)).backward()
+    _sum_of_all(compiled(leaf)).backward()
+    _sum_of_all(function(other)).backward()
     torch.testing.assert_close(leaf.grad, other.grad)
     at = [one.grad_fn.name() for one in function(leaf)].index("SinBackward0")
     results = compiled(leaf)
     with pytest.raises(UnknownGradient, match="depends on others and shares memory"):
-        torch.autograd.grad(_total(results), results[at])
+        torch.autograd.grad(_sum_of_all(results), results[at])
     results = compiled(leaf)
     results[at].retain_grad()
     results[at].sum().backward(retain_graph=True)
     torch.testing.assert_close(results[at].grad, torch.ones(4, 3))
     with pytest.raises(UnknownGradient, match="depends on others and shares memory"):
-        _total(results).backward()
+        _sum_of_all(results).backward()
     results = compiled(leaf)
     results[at].register_hook(lambda gradient: None)
     with pytest.warns(LaminaWarning, match="hooks of a result .* shares memory"):
-        _total(results).backward()
+        _sum_of_all(results).backward()
     gone = [weakref.ref(one) for one in results]
     del results
     assert [one() for one in gone] == [None] * len(gone)
 
 
-def _total(results: Any) -> torch.Tensor:
+def _sum_of_all(results: Any) -> torch.Tensor:
     return torch.stack([one.sum() for one in results]).sum()
 
 
@@ -870,7 +870,7 @@ def test_a_number_that_a_call_asks_for_leaves_known_what_results_depend_on() -> 
             leaf = torch.linspace(0, 1, 12).requires_grad_()
             results = call(leaf, s)
             results[0].register_hook(lambda gradient: gradient * 2)
-            _total(results).backward()
+            _sum_of_all(results).backward()
             outcomes.append(leaf.grad)
         torch.testing.assert_close(outcomes[1], outcomes[0])
     found = compiled.record.decisions("dependent results")
