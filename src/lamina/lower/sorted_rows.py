@@ -1,4 +1,4 @@
-"""The elements of a short row in order: a sorting network on values of a nest, each a key that integers compare.
+"""Keys that integers compare for elements that are sorted, and the elements of a short row in order: a sorting network.
 
 What comes first is the same as in a stable sort: NaN is the greatest of floats, zeros are equal whatever their signs,
 and equal elements stay in order. Each key holds the element's place behind its bits, so that no two are equal, and a
@@ -19,14 +19,13 @@ from lamina.base.dtypes import DTYPES
 from lamina.lower.builder import NestBuilder, Value
 from lamina.lower.sorting_network import comparators
 
-__all__ = ["LONGEST", "SortedRow"]
+__all__ = ["LONGEST", "MOST", "Key", "Keys", "SortedRow"]
 
 LONGEST = 32
 """Elements of a row at most."""
 
-_PLACE_BITS = (LONGEST - 1).bit_length()
-_TAG_BITS = _PLACE_BITS + 1
-"""Bits behind the key of an integer: the place, and behind that whether a zero is negative."""
+MOST = 1024
+"""Elements at most of a row that a program of a GPU sorts in a tile."""
 _FEW = -int(torch.finfo(torch.float16).eps / torch.finfo(torch.float32).eps)
 """The bits of a float32 that a number of float16 or bfloat16 may have set."""
 _QUIET = {"int32": 0x7FC00000, "int64": 0x7FF8000000000000}
@@ -34,7 +33,7 @@ _QUIET = {"int32": 0x7FC00000, "int64": 0x7FF8000000000000}
 
 
 @dataclass(frozen=True, slots=True)
-class _Key:
+class Key:
     """An element as integers: those of no other are equal. ``tag`` is the place of one whose ``bits`` leave no room."""
 
     bits: Value
@@ -49,47 +48,84 @@ class SortedRow:
     """
 
     def __init__(self, b: NestBuilder, row: Sequence[Value], descending: bool, places: bool, ties: bool) -> None:
-        self.b, self.given, self.dtype, self.descending = b, row, row[0].dtype, descending
-        self.is_float = DTYPES[self.dtype].is_float
-        self.size = DTYPES[self.dtype].size
-        self.tagged = places or (ties and self.is_float)
-        keys = [self._key(element, k) for k, element in enumerate(row)]
+        self.b, self.given = b, row
+        self.coded = Keys(b, row[0].dtype, LONGEST, descending, places, ties)
+        keys = [self.coded.key(element, k) for k, element in enumerate(row)]
         for i, j in comparators(len(row)):
             keys[i], keys[j] = self._in_order(keys[i], keys[j])
-        self.keys = keys if self.tagged or not descending else keys[::-1]
+        self.keys = keys if self.coded.tagged or not descending else keys[::-1]
+
+    @property
+    def is_float(self) -> bool:
+        """Whether elements may be NaN."""
+        return self.coded.is_float
+
+    @property
+    def tagged(self) -> bool:
+        """Whether places are known."""
+        return self.coded.tagged
 
     def value(self, rank: int) -> Value:
         """The element that comes at ``rank``, in the dtype of the row or, of a half type, in float32."""
-        key = self.keys[rank]
-        if self.is_float:
-            return self._float(key)
-        return self._integer(key)
+        return self.coded.value(self.keys[rank])
 
     def place(self, rank: int) -> Value:
         """Where in the row the element at ``rank`` was, as int64."""
-        key = self.keys[rank]
-        tag = key.bits if key.tag is None else key.tag
-        narrow = tag.to("int32")
-        return narrow.op("shr", 1).op("bitwise_and", (1 << _PLACE_BITS) - 1).to("int64")
+        return self.coded.place(self.keys[rank])
 
-    # ---- keys ---------------------------------------------------------------------------------------------------
+    def _in_order(self, a: Key, c: Key) -> tuple[Key, Key]:
+        if a.tag is None or c.tag is None:
+            return Key(a.bits.op("minimum", c.bits)), Key(a.bits.op("maximum", c.bits))
+        later = a.bits.equals(c.bits) & (c.tag < a.tag)
+        turned = (c.bits < a.bits) | later
+        pick = self.b.where
+        return (
+            Key(a.bits.op("minimum", c.bits), pick(turned, c.tag, a.tag)),
+            Key(a.bits.op("maximum", c.bits), pick(turned, a.tag, c.tag)),
+        )
 
-    def _key(self, element: Value, place: int) -> _Key:
+
+class Keys:
+    """Keys of the elements of rows of at most ``longest`` elements of ``dtype``, as ``SortedRow`` says.
+
+    Keys without places come in rising order of the elements; with them, in the order asked for.
+    """
+
+    def __init__(self, b: NestBuilder, dtype: str, longest: int, descending: bool, places: bool, ties: bool) -> None:
+        self.b, self.dtype, self.descending = b, dtype, descending
+        self.is_float = DTYPES[dtype].is_float
+        self.size = DTYPES[dtype].size
+        self.tagged = places or (ties and self.is_float)
+        self.place_bits = (longest - 1).bit_length()
+        self.tag_bits = self.place_bits + 1  # behind the key of an integer: the place, and whether a zero is negative
+
+    def value(self, key: Key) -> Value:
+        """The element of a key, in its dtype or, of a half type, in float32."""
+        return self._float(key) if self.is_float else self._integer(key)
+
+    def place(self, key: Key) -> Value:
+        """Where in the row the element of a key was, as int64."""
+        narrow = (key.bits if key.tag is None else key.tag).to("int32")
+        return narrow.op("shr", 1).op("bitwise_and", (1 << self.place_bits) - 1).to("int64")
+
+    def key(self, element: Value, place: int | Value) -> Key:
+        """The key of the element at ``place`` (an int32 where it is no number)."""
         bits, negative_zero = self._float_bits(element) if self.is_float else (self._integer_bits(element), None)
         if not self.tagged:
-            return _Key(bits)
+            return Key(bits)
         if self.descending:
             bits = bits.op("bitwise_xor", _FEW) if self._is_half() else bits.op("bitwise_not")
         wide = self.size >= 4
-        tag = self.b.constant(2 * place, "int64" if wide else "int32")
+        twice = 2 * place if isinstance(place, int) else (place * 2).to("int64" if wide else "int32")
+        tag = self.b.constant(twice, "int64" if wide else "int32") if isinstance(twice, int) else twice
         if negative_zero is not None:
-            tag = self.b.where(negative_zero, 2 * place + 1, tag)
+            tag = self.b.where(negative_zero, twice + 1, tag)
         if self.size == 8:
-            return _Key(bits, tag)
+            return Key(bits, tag)
         if self._is_half():
-            return _Key(bits.op("bitwise_or", tag))
-        room = 32 if wide else _TAG_BITS
-        return _Key(bits.to(tag.dtype).op("shl", room).op("bitwise_or", tag))
+            return Key(bits.op("bitwise_or", tag))
+        room = 32 if wide else self.tag_bits
+        return Key(bits.to(tag.dtype).op("shl", room).op("bitwise_or", tag))
 
     def _is_half(self) -> bool:
         return self.is_float and self.size < 4
@@ -123,7 +159,7 @@ class SortedRow:
 
     # ---- what they hold -----------------------------------------------------------------------------------------
 
-    def _float(self, key: _Key) -> Value:
+    def _float(self, key: Key) -> Value:
         kind, rest = self._masks()
         top = 8 * DTYPES[kind].size - 1
         bits = key.bits
@@ -139,25 +175,12 @@ class SortedRow:
             raw = raw.op("bitwise_or", tag.op("shl", top))
         return raw.op("from_bits")
 
-    def _integer(self, key: _Key) -> Value:
+    def _integer(self, key: Key) -> Value:
         bits = key.bits
         if self.tagged and self.size < 8:
-            bits = bits.op("shr", 32 if self.size == 4 else _TAG_BITS)
+            bits = bits.op("shr", 32 if self.size == 4 else self.tag_bits)
         if self.tagged and self.descending:
             bits = bits.op("bitwise_not")
         if self.dtype == "uint64":
             return bits.op("bitwise_xor", -(2**63)).to("uint64")
         return (bits + 2**31).to("uint32") if self.dtype == "uint32" else bits.to(self.dtype)
-
-    # ---- comparisons --------------------------------------------------------------------------------------------
-
-    def _in_order(self, a: _Key, c: _Key) -> tuple[_Key, _Key]:
-        if a.tag is None or c.tag is None:
-            return _Key(a.bits.op("minimum", c.bits)), _Key(a.bits.op("maximum", c.bits))
-        later = a.bits.equals(c.bits) & (c.tag < a.tag)
-        turned = (c.bits < a.bits) | later
-        pick = self.b.where
-        return (
-            _Key(a.bits.op("minimum", c.bits), pick(turned, c.tag, a.tag)),
-            _Key(a.bits.op("maximum", c.bits), pick(turned, a.tag, c.tag)),
-        )

@@ -60,7 +60,7 @@ _WINDOW_ROWS = 16
 _GUESS = 4096
 """What an unknown size counts as."""
 _UPDATED = 6
-"""Weight of a byte that is added to at a loaded place, where a load's is 2 and a store's 3: programs that follow rows of
+"""Weight of a byte that is added to at a loaded place, where a load's is 2 and a store's 3: programs along rows of
 what they add to meet in few sectors (H200, 6 rows of 693,734 numbers: 49 us across the rows, 25 along them).
 """
 _WIDE = 64

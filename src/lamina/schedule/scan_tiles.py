@@ -56,6 +56,8 @@ _ALONE, _SHARED, _DOUBLED = 7, 6, 8
 """Instructions of a point in a column of one thread; more where several have it, and with each doubling of these."""
 _WARPS, _COMPUTED = 8, 1.5
 """Instructions of a point more with each warp of those that share a column; of an operation for its cost."""
+_SORTED, _SORTED_EACH = 2048, 8
+"""Points of a tile of rows that are sorted, and of a thread."""
 _ROW, _TREE, _WARP = 8, 60, 0.5
 """Instructions of a point in a row, of a thread for its part in joining the row, and more with each warp."""
 
@@ -64,6 +66,8 @@ def scan_schedule(facts: NestFacts) -> GpuSchedule:
     """The schedule of a nest with scans along one axis."""
     (along,) = facts.scanned
     rest = facts.ordered([a for a in facts.names if a != along])
+    if any(e.op == "sort" for e in facts.nest.body if isinstance(e, Scan)):
+        return _sorted_rows(facts, along, rest)
     crossed = facts.transposed_axes() if rest else None
     rows = crossed is None and (facts.fast == along or not rest)
     if crossed is not None:
@@ -142,6 +146,16 @@ def _rows(facts: NestFacts, along: str, rest: tuple[str, ...]) -> Iterator[GpuSc
             for each in [n for n in _EACH if n <= _most(facts)]:
                 yield _schedule(facts, (*outer, tile), tile.size * several, each)
             several *= 2
+
+
+def _sorted_rows(facts: NestFacts, along: str, rest: tuple[str, ...]) -> GpuSchedule:
+    """Whole rows, as many as make wide accesses where others lie beside them in memory."""
+    tile = Block((along,), max(power(facts.size((along,))), 2), "whole")
+    beside = facts.fast is not None and facts.fast != along
+    several = max(_SORTED // tile.size, SECTOR // facts.bytes() if beside else 1)
+    several = min(several, power(facts.size(rest)))
+    outer = (Block(rest, several, "grid"),) if rest else ()
+    return _schedule(facts, (*outer, tile), tile.size * several, _SORTED_EACH)
 
 
 def _columns(facts: NestFacts, along: str) -> Iterator[GpuSchedule]:

@@ -342,6 +342,8 @@ class NestAnalysis:
                     raise UnsupportedKernel(f"{eqn.op} over axes that programs share")
             if isinstance(eqn, Scan) and self.blocks[self.block_of[eqn.axis]].role == "grid":
                 raise UnsupportedKernel("a scan along an axis that programs share")
+            if isinstance(eqn, Scan) and eqn.op == "sort" and self.blocks[self.block_of[eqn.axis]].role != "whole":
+                raise UnsupportedKernel("a row that is sorted in parts")
         if sum(block.size > 1 for block in self.blocks) > 5:
             raise UnsupportedKernel("a tile of more than five dimensions")
 

@@ -8,7 +8,7 @@ from lamina.codegen.triton.expressions import in_float
 from lamina.codegen.triton.nest_analysis import NestAnalysis
 from lamina.codegen.triton.reductions import Reducer
 from lamina.codegen.triton.text import Text
-from lamina.codegen.triton.types import HALVES, kind, lifted, neutral, typed
+from lamina.codegen.triton.types import HALVES, kind, lifted, lowest, neutral, typed
 from lamina.ir.loops import Scan
 
 __all__ = ["Scanner"]
@@ -43,6 +43,11 @@ class Scanner:
             text.add(f"{out} = {self._rounded(f'{out}_carry', eqn)}")
             return
         span = facts.span(eqn.value)
+        if eqn.op == "sort":
+            last = lowest(held) if eqn.reverse else neutral(eqn.op, held)
+            given = self.reduce.spread(given, span, frozenset((k,)), facts.inside(frozenset((k,))), last)
+            text.add(f"{out} = {self._sorted(given, facts.dim[k], eqn.reverse)}")
+            return
         given = self.reduce.spread(given, span, frozenset((k,)), facts.inside(frozenset((k,))), neutral(eqn.op, held))
         wide = f"{out}_wide"
         ahead = looped and eqn.op == "prod"  # a tile's product that overflows would make NaN of a zero before it
@@ -67,6 +72,15 @@ class Scanner:
             made = f"tl.cum{eqn.op}({value}, axis={dim}{reverse})"
             return made if held in ("float32", "float64", "int64") else f"{made}.to({typed(held)})"
         return f"tl.associative_scan({value}, {dim}, scan_{eqn.op}{reverse})"
+
+    def _sorted(self, value: str, dim: int, descending: bool) -> str:
+        """A tile in order along one of its dimensions: Triton sorts along the last one."""
+        last = len(self.facts.dim) - 1
+        order = ", descending=True" if descending else ""
+        if dim == last:
+            return f"tl.sort({value}{order})"
+        turned = str([last if d == dim else dim if d == last else d for d in range(last + 1)])
+        return f"tl.permute(tl.sort(tl.permute({value}, {turned}){order}), {turned})"
 
     def _join(self, op: str, a: str, b: str, held: str) -> str:
         if op in ("sum", "prod"):

@@ -91,7 +91,7 @@ def neutral(op: str, dtype: str) -> str:
     """The literal that changes nothing in a reduction or scan."""
     if op in ("max", "argmax"):
         return lowest(dtype)
-    if op in ("min", "argmin"):
+    if op in ("min", "argmin", "sort"):
         return _highest(dtype)
     if op == "logaddexp":
         return lowest(dtype)
