@@ -93,6 +93,23 @@ def test_dimensions_of_tiles(interpreter: Interpreter, shape: tuple[int, ...], d
     torch.testing.assert_close(run(plan, interpreter, (x,))[0], function(x))
 
 
+@pytest.mark.parametrize(("shape", "dim", "k"), [((6, 90), -1, 12), ((90, 6), 0, 64), ((3, 1000), 1, 1000)])
+@pytest.mark.parametrize("largest", [False, True])
+def test_the_first_of_a_row_in_tiles(
+    interpreter: Interpreter, shape: tuple[int, ...], dim: int, k: int, largest: bool
+) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        values, places = torch.topk(x.exp(), k, dim, largest)
+        return values, places, values * 2
+
+    plan = planned_on_cuda(SMALL, function, x)
+    assert plan.library_count == 0
+    for mine, theirs in zip(run(plan, interpreter, (x,)), function(x), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 def test_a_row_in_tiles_beside_its_sum(interpreter: Interpreter) -> None:
     """What is in order is gone over again: by a running sum, a sum and a gather."""
 
