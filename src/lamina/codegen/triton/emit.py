@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lamina.base.target import Target
+from lamina.codegen.triton.choices import with_choices_of_operands
 from lamina.codegen.triton.cluster import cluster_lines
 from lamina.codegen.triton.grouped import dispatch, programs
 from lamina.codegen.triton.last_block import programs_of, write_last_block
@@ -31,7 +32,10 @@ def emit(kernel: Kernel, target: Target) -> TritonSource:
     """
     approximate = [isinstance(s, GpuSchedule) and s.approximate for s in kernel.schedules]
     nests = zip(kernel.nests, approximate, strict=True)
-    kernel = replace(kernel, nests=tuple([with_sigmoids(nest) if short else nest for nest, short in nests]))
+    kernel = replace(
+        kernel,
+        nests=tuple([with_choices_of_operands(with_sigmoids(nest) if short else nest) for nest, short in nests]),
+    )
     dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
     checks = sum(isinstance(e, Check) for nest in kernel.nests for e in nest.body)
     parameters, types = _arguments(kernel, dtypes, checks)

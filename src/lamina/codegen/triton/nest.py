@@ -82,7 +82,23 @@ class NestWriter:
             for name in defined(self.body[p]):
                 ready[name] = phase[p] + self.reductions.completes(p, opened)
         count = max(phase.values(), default=0) + 1
-        return [[p for p in need if phase[p] == now] for now in range(count)]
+        return [self._checks_late([p for p in need if phase[p] == now]) for now in range(count)]
+
+    def _checks_late(self, positions: Sequence[int]) -> list[int]:
+        """The equations of a phase, Checks just before its next store: no load is moved above what a Check writes, so
+        that a thread would wait for places before it asks for anything else.
+        """
+        found: list[int] = []
+        waiting: list[int] = []
+        for p in positions:
+            if isinstance(self.body[p], Check):
+                waiting.append(p)
+                continue
+            if isinstance(self.body[p], Store):
+                found += waiting
+                waiting = []
+            found.append(p)
+        return found + waiting
 
     def _first_loop(self, goal: int, opened: Span, known: frozenset[str]) -> int:
         """The loop that is opened first for a goal: none whose points are reduced anew in each tile of another loop."""
