@@ -24,7 +24,7 @@ __all__ = ["LONGEST", "MOST", "Key", "Keys", "SortedRow"]
 LONGEST = 32
 """Elements of a row at most."""
 
-MOST = 1024
+MOST = LONGEST * LONGEST
 """Elements at most of a row that a program of a GPU sorts in a tile."""
 _FEW = -int(torch.finfo(torch.float16).eps / torch.finfo(torch.float32).eps)
 """The bits of a float32 that a number of float16 or bfloat16 may have set."""

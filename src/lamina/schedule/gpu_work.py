@@ -79,8 +79,8 @@ _HELD = 1 << 14
 """Reduced points that are read once and kept."""
 _DIVISION = 6
 """Instructions of a quotient or a remainder within an index."""
-SORT_STEPS, SORT_STEP = 28, 6
-"""Exchanges of a point with others in the network that sorts rows of 128, and instructions of one."""
+_SORT = 162
+"""Instructions of a point of rows of 128 that are sorted."""
 _DRAW = 60
 """Operations of one draw of Philox, estimated from its ten rounds."""
 _INSTRUCTIONS = {
@@ -158,7 +158,7 @@ def instructions_of(eqn: object) -> float:
     if isinstance(eqn, Random):
         return _DRAW
     if isinstance(eqn, Scan) and eqn.op == "sort":
-        return SORT_STEPS * SORT_STEP * (2 if DTYPES[eqn.dtype].size == 8 else 1)
+        return _SORT * (2 if DTYPES[eqn.dtype].size == 8 else 1)
     return 2 if isinstance(eqn, Reduce | Scan | Check) else 0
 
 

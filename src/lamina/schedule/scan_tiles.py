@@ -56,8 +56,6 @@ _ALONE, _SHARED, _DOUBLED = 7, 6, 8
 """Instructions of a point in a column of one thread; more where several have it, and with each doubling of these."""
 _WARPS, _COMPUTED = 8, 1.5
 """Instructions of a point more with each warp of those that share a column; of an operation for its cost."""
-_SORTED, _SORTED_EACH = 2048, 8
-"""Points of a tile of rows that are sorted, and of a thread."""
 _ROW, _TREE, _WARP = 8, 60, 0.5
 """Instructions of a point in a row, of a thread for its part in joining the row, and more with each warp."""
 
@@ -152,10 +150,10 @@ def _sorted_rows(facts: NestFacts, along: str, rest: tuple[str, ...]) -> GpuSche
     """Whole rows, as many as make wide accesses where others lie beside them in memory."""
     tile = Block((along,), max(power(facts.size((along,))), 2), "whole")
     beside = facts.fast is not None and facts.fast != along
-    several = max(_SORTED // tile.size, SECTOR // facts.bytes() if beside else 1)
+    several = max(_SEVERAL // 2 // tile.size, SECTOR // facts.bytes() if beside else 1)
     several = min(several, power(facts.size(rest)))
     outer = (Block(rest, several, "grid"),) if rest else ()
-    return _schedule(facts, (*outer, tile), tile.size * several, _SORTED_EACH)
+    return _schedule(facts, (*outer, tile), tile.size * several, _EACH[0])
 
 
 def _columns(facts: NestFacts, along: str) -> Iterator[GpuSchedule]:

@@ -12,8 +12,8 @@ from lamina.codegen.triton.choices import with_choices_of_operands
 from lamina.ir.index import Expr
 from lamina.ir.loops import Compute, Load, Nest, Store
 from lamina.ir.loops_interp import run_nest
+from lamina.ir.ops import OPS
 from lamina.ir.use_def import UseDef
-from lamina.schedule.gpu_work import instructions_of
 from tests.codegen.triton.harness import Interpreter
 from tests.codegen.triton.on_cuda import planned_on_cuda
 from tests.codegen.triton.test_plans import SMALL, run
@@ -48,7 +48,8 @@ def loads(nest: Nest) -> int:
 def work(nest: Nest) -> float:
     """Instructions of a point, of what a store needs."""
     stores = [p for p, e in enumerate(nest.body) if isinstance(e, Store)]
-    return sum(instructions_of(nest.body[p]) for p in UseDef(nest.body).backward_slice(stores))
+    needed = [nest.body[p] for p in UseDef(nest.body).backward_slice(stores)]
+    return sum(OPS[e.op].cost for e in needed if isinstance(e, Compute))
 
 
 class Draw:

@@ -23,8 +23,8 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
+from lamina.ir.ops import OPS
 from lamina.ir.use_def import UseDef
-from lamina.schedule.gpu_work import instructions_of
 
 __all__ = ["with_choices_of_operands"]
 
@@ -167,8 +167,12 @@ class _Common:
 
     def pays(self) -> bool:
         """Whether fewer instructions are left than by a choice of results."""
-        saved = sum(instructions_of(self.nest.made[x]) for x, _ in self.inner) + _LOAD * len(self.loads)
+        saved = sum(self._cost(pair) for pair in self.inner) + _LOAD * len(self.loads)
         return self.root in self.inner and saved + _CHOICE > _CHOICE * len(self._chosen())
+
+    def _cost(self, pair: Pair) -> float:
+        eqn = self.nest.made[pair[0]]
+        return OPS[eqn.op].cost if isinstance(eqn, Compute) else _LOAD
 
     def _visit(self, pair: Pair) -> None:
         nest, (x, y) = self.nest, pair
@@ -225,8 +229,7 @@ class _Common:
         lost = [
             pair
             for pair, pairs in self.inner.items()
-            if sum(uses[p] == 1 for p in set(pairs) & chosen) * _CHOICE
-            > instructions_of(self.nest.made[pair[0]]) + _CHOICE
+            if sum(uses[p] == 1 for p in set(pairs) & chosen) * _CHOICE > self._cost(pair) + _CHOICE
         ]
         self._drop(lost)
         return bool(lost)
