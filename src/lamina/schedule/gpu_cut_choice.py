@@ -115,9 +115,10 @@ class CutChoice:
         return self.axis.axis_to_cut(over - inner, parts, reduces)
 
     def _waves(self) -> int:
-        """Programs for each processor that walk down columns."""
+        """Programs for each processor that walk down columns. Numbers of 16 bits, two of a register, ask for few."""
+        wide = all(DTYPES[e.dtype].size >= 4 for e, _ in self.accesses.loads if e.dtype != "bool")
         busy = instructions(self.facts.nest, self.buffers) >= _BUSY * moved(self.facts.nest, self.buffers)
-        return _BUSY_WAVES if busy else _COLUMN_WAVES
+        return _BUSY_WAVES if wide and busy else _COLUMN_WAVES
 
     def _apart(self, fast: str, over: frozenset[str], kept: list[str], reduces: list[int]) -> Cut | None:
         """A cut that leaves the points of the fast axis results of their own."""
