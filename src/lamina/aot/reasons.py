@@ -134,14 +134,16 @@ LIES_IN_SHARED_MEMORY = _TRACED.add(
     22,
     "result {place} depends on others and shares memory with one: what it gives to their gradients shows only in those "
     "of inputs",
-    "A result that is a view of another, or has views among the results, leads autograd to the inputs alone: hooks, "
-    "retain_grad and torch.autograd.grad of the results that it depends on see only what arrives from outside.",
+    "A part or view of what is not returned leads autograd to the inputs alone. Where such a result gets a gradient, "
+    "retain_grad and torch.autograd.grad of the results that it depends on are refused; their hooks see only what "
+    "arrives from outside, which a warning says.",
     "return one of the views, and make the others outside of the compiled function",
 )
 LEADS_UNKNOWN = _TRACED.add(
     23,
     "which results the result {place} depends on is not known: the captured calls do not run on tensors without values",
-    "Hooks, retain_grad and torch.autograd.grad of the results that it depends on see only what arrives from outside.",
+    "Where the result gets a gradient, retain_grad and torch.autograd.grad of the results that it may depend on are "
+    "refused; their hooks see only what arrives from outside, which a warning says.",
     "return that result from a compiled function of its own",
 )
 
