@@ -14,6 +14,7 @@ __all__ = [
     "INTEGERS_ARE_FIXED",
     "INTEGERS_ARE_INPUTS",
     "INTERPRETED",
+    "IN_PARTS",
     "LOADED",
     "NOTHING_CAPTURED",
     "NOT_STORED",
@@ -197,4 +198,11 @@ BY_CALLS = FRAMES.add(
     "With capture own, a small graph that ends where the program needs a value pays for no compilation beside one of "
     "many calls. A later call makes the same calls, without interpreting the program where it is reused.",
     "keep the value on the device, or compute it outside of the compiled function",
+)
+IN_PARTS = FRAMES.add(
+    25,
+    "a graph of {blocks} equal blocks of {count:call} runs part by part",
+    "With capture own, what a model computes by equal blocks is compiled for one of them and called for each. The graph "
+    "is cut at the same place of each block, where few tensors are needed later.",
+    "compile with fullgraph=True to have one graph",
 )

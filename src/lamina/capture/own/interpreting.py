@@ -16,7 +16,7 @@ from lamina.base.torch_names.torch_private import SUBMODULES
 from lamina.base.user_warnings import calling_line
 from lamina.capture.breaks import own_break_reason
 from lamina.capture.dynamo import Captured, compiled_graph
-from lamina.capture.frame_reasons import BY_CALLS, INTEGERS_ARE_FIXED, INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS
+from lamina.capture.frame_reasons import BY_CALLS, IN_PARTS, INTEGERS_ARE_FIXED, INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS
 from lamina.capture.log import CaptureLog
 from lamina.capture.own.capturing import CapturingWorld
 from lamina.capture.own.frame import Unhandled
@@ -71,6 +71,7 @@ class Interpreting:
             families=None if dynamic is False else Families(self._note_inputs, self._note_alone, bool(dynamic)),
             large=_is_large(target),
             told=self._note_by_calls,
+            told_parts=self._note_parts,
         )
         self.noted: set[str] = set()
         self.made: list[Driver] = []
@@ -191,6 +192,14 @@ class Interpreting:
             if (key := f"by calls {calls}") not in self.noted:
                 self.noted.add(key)
                 self.record.note("", "capture", Decision("capture", self.subject, False, BY_CALLS(count=calls)))
+
+    def _note_parts(self, blocks: int, calls: int) -> None:
+        """Note that a graph of equal blocks is cut."""
+        with self.record.harmless("capture"):
+            if (key := f"parts {blocks} {calls}") not in self.noted:
+                self.noted.add(key)
+                told = IN_PARTS(blocks=blocks, count=calls)
+                self.record.note("", "capture", Decision("capture", self.subject, True, told))
 
     def _note_alone(self, why: str) -> None:
         """Note why a graph that differs from an earlier one in integers only is compiled by itself."""

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from lamina.base.drawing import may_draw
 from lamina.base.torch_private import is_functional
+from lamina.capture.own.blocks import Parts, part_of_graph, parts_of
 from lamina.capture.own.fakes import OTHER_KIND, NotHeld, kind_of_look, look
 from lamina.capture.own.frame import Unhandled
 from lamina.capture.own.fused_layers import layer_of
@@ -347,15 +348,20 @@ class Recorder(TorchFunctionMode):
             self.segment, segment.pending = None, []
             if segment.records:
                 self.regions.of_thread.fakes = None  # a write may have given a history to what stands for inputs
+            with without_function_modes():
+                parts = None if self.whole else parts_of(segment)
+            crossing = set() if parts is None else parts.crossing
             while waiting:
                 made = waiting.pop()
-                if sys.getrefcount(made) > 2:  # this variable and the argument of getrefcount
+                if sys.getrefcount(made) > 2 or segment.nodes[id(made._fake)] in crossing:  # 2: here, and the argument
                     alive.append(made)
             alive.reverse()
             self.casts.note(segment.inputs, *segment.state[:2])
             outputs += [segment.nodes[id(one._fake)] for one in alive]
-            key = (tuple(segment.key), tuple(segment.looks), segment.state, tuple(segment.numbers[n] for n in outputs))
-            fill(self.regions, self.trace, self.hooks, segment, key, alive, outputs)
+            if parts is None:
+                self._fill(segment, alive, outputs)
+            else:
+                self._fill_parts(segment, parts, dict(zip(outputs, alive, strict=True)))
             for function, args, kwargs in segment.marks:
                 function(*args, **kwargs)
         except BaseException as error:
@@ -367,6 +373,22 @@ class Recorder(TorchFunctionMode):
             self.escaped("an interrupted graph")
             rescue(segment, [*left.values()], nodes, error, self.hooks)
             raise
+
+    def _fill(self, segment: Segment, alive: list[Pending], outputs: list[Node]) -> None:
+        key = (tuple(segment.key), tuple(segment.looks), segment.state, tuple(segment.numbers[n] for n in outputs))
+        fill(self.regions, self.trace, self.hooks, segment, key, alive, outputs)
+
+    def _fill_parts(self, segment: Segment, parts: Parts, alive: dict[Node, Pending]) -> None:
+        """The same part by part; what an exception leaves of the whole can be drawn and computed again."""
+        self.regions.told_parts(parts.blocks, parts.calls)
+        segment.begin()
+        for nodes in parts.nodes:
+            with without_function_modes():
+                part, wanted, outputs = part_of_graph(segment, nodes, alive)
+            try:
+                self._fill(part, [alive[node] for node in wanted], outputs)
+            finally:
+                segment.failed = part.failed
 
     @property
     def watching(self) -> bool:

@@ -39,7 +39,8 @@ class Regions:
     that is asked, other strides; each kind of call is ``asked`` once.
     ``families`` has those that differ in integers only, unless each is to be compiled by itself. Beside a graph of many
     calls, or in a ``large`` program, which is going to have one, small graphs between two breaks are not compiled:
-    ``told`` is given the number of calls of each.
+    ``told`` is given the number of calls of each. ``told_parts`` is given how many equal blocks a graph is cut into, of
+    how many calls each.
     """
 
     backend: Backend
@@ -52,6 +53,7 @@ class Regions:
     asked: dict[Any, bool] = field(default_factory=dict)
     large: bool = False
     told: Callable[[int], None] = lambda calls: None
+    told_parts: Callable[[int, int], None] = lambda blocks, calls: None
     most: int = 0
 
     def fakes(self) -> Fakes:
