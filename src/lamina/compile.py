@@ -317,7 +317,7 @@ def compile_captured(
     if captured.refused is not None:
         return captured.as_captured()
     graphs = GraphCompiler(stages, notes, options, captured)
-    with captured.entered(), collector_held():
+    with captured.entered(), collector_held(lasting=True):
         joint = joint_of(captured, table, options, notes)
         if joint is None:
             found = through_autograd(captured, table, graphs)

@@ -27,7 +27,7 @@ from lamina.aot.notes import Notes
 from lamina.aot.relations import below
 from lamina.aot.torch_private import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD, autocast_states
 from lamina.base.aliasing import tensors_written
-from lamina.base.captured import example, memory
+from lamina.base.captured import UNSEEN_RESULTS, example, memory
 from lamina.base.fx.copying import copy_nodes
 from lamina.base.fx.torch_private import calls_of, flatten, graph_module
 from lamina.base.reasons import Reason
@@ -88,14 +88,18 @@ def _in_order(parts: Sequence[Part]) -> list[Part]:
 class _Results:
     """The results of a graph that may have a gradient, each once, and inputs that get a history by being written to.
 
-    Input i has the place -1-i. Another one sees all of its gradient, returned or not.
+    Input i has the place -1-i. Another one sees all of its gradient, returned or not. Results that nobody sees have
+    none that is asked for.
     """
 
     def __init__(self, returned: Sequence[Any], gm: GraphModule, written: Sequence[int]) -> None:
         given = gm.graph.find_nodes(op="placeholder")
         inputs = {id(example(n)) for i, n in enumerate(given) if i not in written}
         values = {i: n for i, n in enumerate(returned) if isinstance(n, Node)} | {-1 - i: given[i] for i in written}
-        self.nodes = {i: n for i, n in values.items() if _may_have_gradient(n) and id(example(n)) not in inputs}
+        unseen = gm.graph.output_node().meta.get(UNSEEN_RESULTS, ())
+        self.nodes = {
+            i: n for i, n in values.items() if i not in unseen and _may_have_gradient(n) and id(example(n)) not in inputs
+        }
         self.places: dict[int, tuple[int, ...]] = {}
         for i, node in self.nodes.items():
             self.places[id(example(node))] = (*self.places.get(id(example(node)), ()), i)

@@ -8,8 +8,8 @@ kernels join nothing across one, so that no fusion is lost.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.fx.node import map_arg
 from lamina.base.devices import kind_of
 from lamina.base.source import operation_name
 from lamina.base.torch_private import storage_of
+from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.nested import frozen
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.segment import Segment
@@ -45,22 +46,25 @@ _LIBRARY = frozenset(("matmul", "mm", "bmm", "baddbmm", "scaled_dot_product_atte
 class Parts:
     """Where a graph is cut: the ``nodes`` of each part; ``crossing`` are those that later parts read.
 
-    There are so many equal ``blocks`` of so many ``calls``.
+    There are so many equal ``blocks`` of so many ``calls``. The program holds what those ``seen`` give.
     """
 
     nodes: list[list[Node]]
     crossing: set[Node]
     blocks: int
     calls: int
+    seen: set[Node] = field(default_factory=set)
 
 
 def part_of_graph(
-    whole: Segment, nodes: Sequence[Node], tensors: Mapping[Node, Pending]
+    whole: Segment, nodes: Sequence[Node], tensors: Mapping[Node, Pending], seen: Set[Node]
 ) -> tuple[Segment, list[Node], list[Node]]:
     """Some ``nodes`` of a graph as a graph, with those of the ``whole`` that it gives and its own for these.
 
-    ``tensors`` are those of all nodes that are asked for; the parts before this one have computed theirs.
+    ``tensors`` are those of all nodes that are asked for, by the program if they are ``seen``; the parts before this
+    one have computed theirs.
     """
+    entries = dict(zip(_calls_in(whole), whole.key, strict=True))
     given: dict[Node, torch.Tensor] = {whole.input_nodes[id(tensor)]: tensor for tensor in whole.inputs}
     given.update(tensors)
     part = Segment(whole.stand_ins)
@@ -77,21 +81,40 @@ def part_of_graph(
         copied.meta = dict(node.meta)
         made[node] = copied
         part.numbers[copied] = len(part.numbers)
-        part.key.append((node.op, node.target, *(frozen(one, part.numbers) for one in (copied.args, copied.kwargs))))
+        given_as = (frozen(copied.args, part.numbers), frozen(copied.kwargs, part.numbers))
+        item = entries[node][0] == "item"
+        part.key.append(("item", *given_as[0][1:]) if item else (node.op, node.target, *given_as))
     wanted = [node for node in nodes if node in tensors]
+    part.unseen = frozenset(place for place, node in enumerate(wanted) if node not in seen)
+    part.key.append(("unseen", *sorted(part.unseen)))
     return part, wanted, [made[node] for node in wanted]
 
 
-def parts_of(segment: Segment) -> Parts | None:
-    """Where a graph is to be cut; None if it has no blocks that are worth it."""
+def parts_of(segment: Segment, known: dict[Any, bool]) -> Parts | None:
+    """Where a graph is to be cut; None if it has no blocks that are worth it.
+
+    That is ``known`` of graphs of the same calls: for other sizes they share what is compiled for these.
+    """
     plain = not (segment.writes or segment.switches or segment.watched or segment.learnt or segment.marks)
     if not plain or any(kind_of(tensor).queued for tensor in segment.inputs):
         return None
-    nodes = [node for node in segment.graph.nodes if node.op != "placeholder"]
+    nodes = _calls_in(segment)
     if len(nodes) < _FEWEST * _SHORTEST:
         return None
-    found = _blocks(_kinds(nodes))
-    return None if found is None else _cut(segment, nodes, *found)
+    calls = tuple(node.target for node in nodes)
+    found = _blocks(_kinds(nodes)) if known.get(calls, True) else None
+    if found is None:
+        return None
+    if len(known) >= MOST_KEPT:
+        known.clear()
+    made = _cut(segment, nodes, *found, worth=known.get(calls, False))
+    known[calls] = made is not None
+    return made
+
+
+def _calls_in(segment: Segment) -> list[Node]:
+    """The calls of a graph, each of which has an entry in its key."""
+    return [node for node in segment.graph.nodes if node.op != "placeholder"]
 
 
 def _kinds(nodes: Sequence[Node]) -> list[int]:
@@ -144,8 +167,8 @@ def _longest(kinds: Sequence[int], period: int) -> tuple[int, int]:
     return (best[0], best[1] + period) if best[1] else (0, 0)
 
 
-def _cut(segment: Segment, nodes: list[Node], first: int, period: int, end: int) -> Parts | None:
-    """Cuts at the same place of each block, one after which little is needed."""
+def _cut(segment: Segment, nodes: list[Node], first: int, period: int, end: int, worth: bool) -> Parts | None:
+    """Cuts at the same place of each block, one after which little is needed; ``worth``: a block does enough."""
     at = {node: number for number, node in enumerate(nodes)}
     last = [max((at[user] for user in node.users), default=-1) for node in nodes]
     inputs = {storage_of(fake) for fake in segment.fakes if fake.layout is torch.strided}
@@ -166,7 +189,7 @@ def _cut(segment: Segment, nodes: list[Node], first: int, period: int, end: int)
             bounds = [*dict.fromkeys((0, *cuts, len(nodes)))]
             if _is_possible(segment, nodes, bounds, last, inputs):
                 best = score, bounds
-    if best is None or not _is_worth_it(nodes[best[1][1] : best[1][2]]):
+    if best is None or not (worth or _is_worth_it(nodes[best[1][1] : best[1][2]])):
         return None
     bounds = best[1]
     crossing = {node for one, other in pairwise(bounds) for node in nodes[one:other] if last[at[node]] >= other}

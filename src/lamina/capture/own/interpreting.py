@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.base.torch_names.torch_private import SUBMODULES
 from lamina.base.user_warnings import calling_line
@@ -134,7 +135,7 @@ class Interpreting:
         self._tell(result)
         compiled = self.log.graphs > graphs
         if trace is not None:
-            with self.record.harmless("capture"):
+            with self.record.harmless("capture"), collector_held(lasting=True):  # nothing of the user's runs here
                 self.made += self.versions.add(trace, result, compiled)
         if compiled and self.interpreted and (trace is None or trace.ended is not None):
             self._note_compiled_again()

@@ -349,12 +349,15 @@ class Recorder(TorchFunctionMode):
             if segment.records:
                 self.regions.of_thread.fakes = None  # a write may have given a history to what stands for inputs
             with without_function_modes():
-                parts = None if self.whole else parts_of(segment)
+                parts = None if self.whole else parts_of(segment, self.regions.in_parts)
             crossing = set() if parts is None else parts.crossing
             while waiting:
                 made = waiting.pop()
-                if sys.getrefcount(made) > 2 or segment.nodes[id(made._fake)] in crossing:  # 2: here, and the argument
+                seen = sys.getrefcount(made) > 2  # this variable and the argument of getrefcount
+                if seen or segment.nodes[id(made._fake)] in crossing:
                     alive.append(made)
+                if seen and parts is not None:
+                    parts.seen.add(segment.nodes[id(made._fake)])
             alive.reverse()
             self.casts.note(segment.inputs, *segment.state[:2])
             outputs += [segment.nodes[id(one._fake)] for one in alive]
@@ -381,10 +384,11 @@ class Recorder(TorchFunctionMode):
     def _fill_parts(self, segment: Segment, parts: Parts, alive: dict[Node, Pending]) -> None:
         """The same part by part; what an exception leaves of the whole can be drawn and computed again."""
         self.regions.told_parts(parts.blocks, parts.calls)
-        segment.begin()
+        with without_function_modes():
+            segment.begin()
         for nodes in parts.nodes:
             with without_function_modes():
-                part, wanted, outputs = part_of_graph(segment, nodes, alive)
+                part, wanted, outputs = part_of_graph(segment, nodes, alive, parts.seen)
             try:
                 self._fill(part, [alive[node] for node in wanted], outputs)
             finally:

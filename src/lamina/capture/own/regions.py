@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.base.captured import UNSEEN_RESULTS
 from lamina.base.fx.torch_private import calls_of
 from lamina.base.recipes import captured, made_of
 from lamina.capture.own.fakes import Fakes
@@ -40,7 +41,7 @@ class Regions:
     ``families`` has those that differ in integers only, unless each is to be compiled by itself. Beside a graph of many
     calls, or in a ``large`` program, which is going to have one, small graphs between two breaks are not compiled:
     ``told`` is given the number of calls of each. ``told_parts`` is given how many equal blocks a graph is cut into, of
-    how many calls each.
+    how many calls each; ``in_parts`` tells of graphs, by their calls, whether they are.
     """
 
     backend: Backend
@@ -55,6 +56,7 @@ class Regions:
     told: Callable[[int], None] = lambda calls: None
     told_parts: Callable[[int, int], None] = lambda blocks, calls: None
     most: int = 0
+    in_parts: dict[Any, bool] = field(default_factory=dict)
 
     def fakes(self) -> Fakes:
         """Those of the thread: a mode is entered by one thread at a time."""
@@ -90,7 +92,7 @@ class Regions:
         if not outputs and not (segment.draws or segment.writes):
             self.keep(key, None)
             return None
-        segment.graph.output(tuple(outputs))
+        segment.graph.output(tuple(outputs)).meta[UNSEEN_RESULTS] = segment.unseen
         calls = calls_of(GraphModule(torch.nn.Module(), segment.graph)) if segment.writes else None
         compiled = None
         backend = self.backend if self._pays(segment) else by_calls

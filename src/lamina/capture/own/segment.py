@@ -36,7 +36,10 @@ __all__ = ["Examples", "Segment", "inputs_first", "is_quiet"]
 
 
 class Segment:
-    """A graph in the making, with the tensors that it reads and those that it computes."""
+    """A graph in the making, with the tensors that it reads and those that it computes.
+
+    Results at the places ``unseen`` are read by other graphs of the call only.
+    """
 
     def __init__(self, stand_ins: Fakes) -> None:
         self.stand_ins = stand_ins
@@ -62,6 +65,7 @@ class Segment:
         self._written: set[int] | None = set()
         self._memories: dict[int, int] = {}
         self.pairs: dict[Pair, None] = {}
+        self.unseen: frozenset[int] = frozenset()
         self._whole = (0, 0, 0)
 
     def __enter__(self) -> None:

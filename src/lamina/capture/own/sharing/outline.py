@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_aggregate
 
+from lamina.base.captured import UNSEEN_RESULTS
 from lamina.capture.own.segment import Segment
 from lamina.capture.own.torch_calls import constant, name_of
 
@@ -125,7 +126,7 @@ def with_numbers(segment: Segment, made: Graph, given: list[Any]) -> dict[Node, 
     entries = iter(segment.key)
     for node in segment.graph.nodes:
         copy = copies[node] = made.node_copy(node, copies.__getitem__)
-        copy.meta = {"stack_trace": node.meta["stack_trace"]} if "stack_trace" in node.meta else {}
+        copy.meta = {key: node.meta[key] for key in ("stack_trace", UNSEEN_RESULTS) if key in node.meta}
         if node.op in ("placeholder", "output") or not has_holes(next(entries)):
             continue
         copy.args = map_aggregate(copy.args, lambda value: next(numbers) if type(value) is int else value)
