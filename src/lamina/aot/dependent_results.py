@@ -98,7 +98,9 @@ class _Results:
         values = {i: n for i, n in enumerate(returned) if isinstance(n, Node)} | {-1 - i: given[i] for i in written}
         unseen = gm.graph.output_node().meta.get(UNSEEN_RESULTS, ())
         self.nodes = {
-            i: n for i, n in values.items() if i not in unseen and _may_have_gradient(n) and id(example(n)) not in inputs
+            i: n
+            for i, n in values.items()
+            if i not in unseen and _may_have_gradient(n) and id(example(n)) not in inputs
         }
         self.places: dict[int, tuple[int, ...]] = {}
         for i, node in self.nodes.items():

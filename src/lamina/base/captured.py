@@ -11,7 +11,17 @@ from torch.fx import Node
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import storage_of
 
-__all__ = ["UNSAVED_RESULT", "UNSEEN_RESULTS", "argument", "example", "fakes", "is_custom_function", "may_be_alike", "memory", "tensors"]
+__all__ = [
+    "UNSAVED_RESULT",
+    "UNSEEN_RESULTS",
+    "argument",
+    "example",
+    "fakes",
+    "is_custom_function",
+    "may_be_alike",
+    "memory",
+    "tensors",
+]
 
 UNSAVED_RESULT = "unsaved_result"
 """The ``meta`` of a call that gives what another gave whose gradient does not ask for its result, as this one's may."""

@@ -202,7 +202,7 @@ BY_CALLS = FRAMES.add(
 IN_PARTS = FRAMES.add(
     25,
     "a graph of {blocks} equal blocks of {count:call} runs part by part",
-    "With capture own, what a model computes by equal blocks is compiled for one of them and called for each. The graph "
-    "is cut at the same place of each block, where few tensors are needed later.",
+    "With capture own, what a model computes by equal blocks is compiled for one of them and called for each. The "
+    "graph is cut at the same place of each block, where few tensors are needed later.",
     "compile with fullgraph=True to have one graph",
 )

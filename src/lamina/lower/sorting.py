@@ -174,8 +174,14 @@ def _first(
 def kthvalue(
     low: Lowering, node: Node, x: TensorValue, k: int | Expr, dim: int = -1, keepdim: bool = False
 ) -> list[TensorValue | None]:
-    """The ``k``-th smallest element of each row, NaN being the greatest, and where it was."""
+    """The ``k``-th smallest element of each row, NaN being the greatest, and where it was.
+
+    On a CPU equal elements have one of their places, always the same: torch leaves it open for GPUs only, and for
+    ``median`` and ``topk``.
+    """
     rank = integer(k, "a rank")
+    if is_read(node, 1) and not low.on_gpu(x):
+        raise Decline("which of equal elements is taken, and gets the gradient, is as the library's selection has it")
     return _selected(low, node, x, dim, keepdim, lambda rows, row: _Selection(rows, row).at(rank - 1))
 
 

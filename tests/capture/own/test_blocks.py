@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 import lamina
 from lamina.base.captured import UNSEEN_RESULTS
 from lamina.capture.frame_reasons import IN_PARTS, REUSED
+from lamina.capture.own import recorder
 from lamina.capture.own.callable import interpreted_callable
 from lamina.record import Record
 
@@ -174,8 +175,6 @@ def test_an_error_of_the_last_part_leaves_what_was_computed_before(drop: float) 
 
 
 def test_an_interrupt_between_parts_leaves_what_eager_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lamina.capture.own import recorder
-
     model, made = Blocks(drop=0.3), []
     part = recorder.part_of_graph
 

@@ -23,20 +23,19 @@ from lamina.base.torch_private import storage_of
 from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.nested import frozen
 from lamina.capture.own.pending import Pending
+from lamina.capture.own.regions import FEW
 from lamina.capture.own.segment import Segment
 
 __all__ = ["Parts", "part_of_graph", "parts_of"]
 
-_FEWEST = 6
+_FEWEST = FEW // 3
 """Equal blocks from which on a graph is cut: each part costs some microseconds a call and is compiled by itself."""
-_SHORTEST = 8
+_SHORTEST = FEW // 2
 """Calls of a block at least."""
-_LEAST = 1 << 18
+_LEAST = FEW**4
 """Elements at least that a block reads and computes: below, a call of its own takes as long as what it does."""
-_MOST_ACROSS = 4
+_MOST_ACROSS = FEW // 4
 """Tensors at most that are needed after a cut, beside those that all blocks read."""
-_MOST_PERIODS = 8
-"""Lengths of a block that are tried."""
 _LAYERS = frozenset(("linear", "addmm", "conv1d", "conv2d", "conv3d"))
 _LIBRARY = frozenset(("matmul", "mm", "bmm", "baddbmm", "scaled_dot_product_attention"))
 """Calls after which kernels are cut anyway: those of ``_LAYERS``, and others, whose results are often laid out anew."""
@@ -146,7 +145,7 @@ def _blocks(kinds: Sequence[int]) -> tuple[int, int, int] | None:
             gaps[at - last[kind]] += 1
         last[kind] = at
     best: tuple[int, int, int] | None = None
-    for period, count in gaps.most_common(_MOST_PERIODS):
+    for period, count in gaps.items():
         if period < _SHORTEST or count < _FEWEST - 1:
             continue
         first, end = _longest(kinds, period)
@@ -196,9 +195,7 @@ def _cut(segment: Segment, nodes: list[Node], first: int, period: int, end: int,
     return Parts([nodes[one:other] for one, other in pairwise(bounds)], crossing, (end - first) // period, period)
 
 
-def _is_possible(
-    segment: Segment, nodes: list[Node], bounds: list[int], last: list[int], inputs: set[int]
-) -> bool:
+def _is_possible(segment: Segment, nodes: list[Node], bounds: list[int], last: list[int], inputs: set[int]) -> bool:
     """Whether what is needed after the cuts are tensors of the graph's own, each with memory of its own."""
     memories = set(inputs)
     for one, other in pairwise(bounds):
@@ -224,4 +221,5 @@ def _is_worth_it(block: Iterable[Node]) -> bool:
     """Whether a block does more than calling it takes."""
     held = [*block]
     read = {one for node in held for one in node.all_input_nodes}
-    return sum(one.meta["example_value"].numel() for one in read.union(held) if _is_tensor(one)) >= _LEAST
+    elements: int = sum(one.meta["example_value"].numel() for one in read.union(held) if _is_tensor(one))
+    return elements >= _LEAST
