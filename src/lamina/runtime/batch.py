@@ -25,9 +25,6 @@ _LINK_SECONDS = 60.0
 """Seconds after which linking is given up: a round number far above what it takes, as a loaded machine may be slow."""
 _SUSPECTS: set[str] = set()
 """Kernels of files that took too long, by what they are noted under: they get a file of their own."""
-_WORTH_A_COMPILER = 8192
-"""Characters of kernels at least for one compiler more: starting one costs 0.06 s, as much as 2,000 characters take."""
-
 _ENDLESS: dict[str, KernelError] = {}
 """Kernels that took too long by themselves. They are not tried again in this process."""
 
@@ -161,7 +158,8 @@ def _files(build: Build, compiler: Compiler, hashes: Sequence[str]) -> list[list
         alone = identity if macros or _mark(compiler, identity) in _SUSPECTS else ""
         groups.setdefault((unit.prelude, unit.flags, alone), []).append(identity)
     wanted = build.jobs * (2 if len(hashes) >= 8 * build.jobs else 1)
-    wanted = min(wanted, max(1, sum(len(build.units[h].source) for h in hashes) // _WORTH_A_COMPILER))
+    # Starting a compiler costs as much as 2,000 characters of kernels take.
+    wanted = min(wanted, max(1, sum(len(build.units[h].source) for h in hashes) // 8192))
     files: list[list[str]] = []
     for members in groups.values():
         count = max(1, min(len(members), round(wanted * len(members) / len(hashes))))

@@ -440,6 +440,7 @@ x = x * (2 if isinstance(Pair(1), Countable) else 3)
 x = x * (2 if callable(thing) else 3)
 x = x * (2 if callable(helper) and callable(print) else 3)
 x = x * len(inspect.signature(helper).parameters)
+x = x * (2 if "k" in set(inspect.signature(helper).parameters) else 3)
 x = x * len(helper.__code__.co_varnames) + len(helper.__name__)
 x = x + len(str(Thing)) + len(Thing.__name__)
 for u, v in zip(thing, LIST): x = x * u + v

@@ -143,6 +143,11 @@ def signature(x):
     return x * len(inspect.signature(limits).parameters)
 
 
+def names_of_parameters(x):
+    names = set(inspect.signature(limits).parameters)
+    return x * (2 if "x" in names else 3) + len([*inspect.signature(enumeration).parameters])
+
+
 def zipped(x):
     for at, factor in zip(layers, enumerate(layers), strict=True):
         x = x * at + factor[1]
@@ -192,6 +197,7 @@ PROGRAMS = (
     enumeration,
     abstract,
     signature,
+    names_of_parameters,
     zipped,
     asked_functions,
     imported,

@@ -107,7 +107,7 @@ class Calls:
             return self.trace.place_of(value) is None
         if isinstance(value, tuple) and hasattr(kind, "n_sequence_fields"):  # several results of one call of torch's
             return self.trace.place_of(value) is None
-        if kind is set:
+        if kind is set or kind is MappingProxyType:  # such as the parameters of a signature
             return self.trace.place_of(value) is None and all(map(is_settled, value))
         return is_settled(value)
 
@@ -160,6 +160,8 @@ class Calls:
             return False
         if not all(self.walked(value) for value in given):
             return False
+        if function in DICTS and any(type(value) is MappingProxyType for value in given):
+            return False
         if function in DICTS and len(given) == 1 and type(given[0]) in ITEM_VIEWS:
             return all(is_settled(key) for key, _ in given[0])
         if id(function) in _COMPARING:
@@ -173,7 +175,7 @@ class Calls:
         for value in given:
             if type(value) in DICTS:
                 parts.extend((*value.keys(), *value.values()))
-            elif type(value) in (list, tuple, set, frozenset, *_KEYS_OR_VALUES):
+            elif type(value) in (list, tuple, set, frozenset, MappingProxyType, *_KEYS_OR_VALUES):
                 parts.extend(value)
             else:
                 parts.append(value)
