@@ -56,3 +56,18 @@ def test_the_user_is_told_where_eager_goes_on_with_another_cast(program, trained
         found = [one.dtype for one in lamina.compile(program, options={"capture": "own"})(x, w)]
     assert any("goes on with the first cast" in str(one.message) for one in given) == told
     assert (found == expected) != told
+
+
+def test_what_is_asked_of_kept_casts_ends_no_graph():
+    w = torch.ones(4, 4, requires_grad=True)
+
+    def program(x):
+        with torch.autocast("cpu"):
+            found = x @ w
+        return found.float().sin()
+
+    compiled = lamina.compile(program, options={"capture": "own"})
+    compiled(torch.ones(4, 4))
+    told = [str(decision.reason) for decision in compiled.record.decisions("break")]
+    assert any("__exit__" in one for one in told)
+    assert not any("is_leaf" in one for one in told)

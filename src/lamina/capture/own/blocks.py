@@ -32,7 +32,7 @@ _FEWEST = FEW // 3
 """Equal blocks from which on a graph is cut: each part costs some microseconds a call and is compiled by itself."""
 _SHORTEST = FEW // 2
 """Calls of a block at least."""
-_LEAST = FEW**4
+_LEAST = FEW**5
 """Elements at least that a block reads and computes: below, a call of its own takes as long as what it does."""
 _MOST_ACROSS = FEW // 4
 """Tensors at most that are needed after a cut, beside those that all blocks read."""

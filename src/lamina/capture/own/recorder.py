@@ -349,6 +349,7 @@ class Recorder(TorchFunctionMode):
             if segment.records:
                 self.regions.of_thread.fakes = None  # a write may have given a history to what stands for inputs
             with without_function_modes():
+                self.casts.note(segment.inputs, *segment.state[:2])
                 parts = None if self.whole else parts_of(segment, self.regions.in_parts)
             crossing = set() if parts is None else parts.crossing
             while waiting:
@@ -359,7 +360,6 @@ class Recorder(TorchFunctionMode):
                 if seen and parts is not None:
                     parts.seen.add(segment.nodes[id(made._fake)])
             alive.reverse()
-            self.casts.note(segment.inputs, *segment.state[:2])
             outputs += [segment.nodes[id(one._fake)] for one in alive]
             if parts is None:
                 self._fill(segment, alive, outputs)
