@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -152,3 +153,14 @@ def test_a_part_of_a_tensor_turned_since_is_another() -> None:
     x = torch.randn(3, 3)
     torch.testing.assert_close(compiled(x), program(x))
     assert len(compiled.record.decisions("eager")) == 1
+
+
+def test_a_number_that_turns_out_to_be_no_number_or_infinite_is_compiled() -> None:
+    def program(x: torch.Tensor, numbers: list[float]) -> Any:
+        scale = 2 + max(numbers, key=lambda n: -n)
+        return x * scale, torch.add(x, x, alpha=scale), scale
+
+    compiled = lamina.compile(program, backend="interp", dynamic=True, options={"strict": True})
+    for numbers in ([0.5, 1.0], [0.0, -0.0], [math.nan, 1.0], [math.inf, math.inf], [1.0, 2.0]):
+        found, wanted = (call(torch.linspace(-1, 1, 4), numbers) for call in (compiled, program))
+        torch.testing.assert_close(found, wanted, equal_nan=True)

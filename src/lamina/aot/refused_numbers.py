@@ -17,7 +17,7 @@ from lamina.base.devices import kind_of
 from lamina.base.reasons import Reason
 from lamina.base.rounded_numbers import HALF_TYPES, rounds_numbers
 from lamina.base.source import operation_name, source_of
-from lamina.base.symbolic.torch_private import is_guarded
+from lamina.base.symbolic.torch_private import is_guarded, known_float
 
 __all__ = ["fits_a_dtype", "refused_number"]
 
@@ -78,6 +78,7 @@ def _held(operand: Any, result: Tensor) -> bool:
 
 def fits_a_dtype(number: Any, dtype: torch.dtype) -> bool:
     """Whether a number can be converted to a dtype; unsigned integers take negative ones."""
+    number = known_float(number)
     if isinstance(number, bool) or not isinstance(number, (int, float, torch.SymInt, torch.SymFloat)):
         return True
     if dtype == torch.bool or dtype.is_complex or (isinstance(number, float) and not math.isfinite(number)):

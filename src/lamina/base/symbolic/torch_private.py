@@ -37,6 +37,7 @@ __all__ = [
     "is_sure",
     "is_true",
     "is_zero",
+    "known_float",
     "symbols_of",
 ]
 
@@ -155,6 +156,14 @@ def is_constant(value: Any) -> bool:
     return isinstance(value, (bool, int)) or (
         isinstance(value, (torch.SymBool, torch.SymInt)) and not value.node.expr.free_symbols
     )
+
+
+def known_float(value: Any) -> Any:
+    """The float that a symbolic one is known to be, NaN and infinities included, which no guard compares; or ``value``
+    itself.
+    """
+    known = isinstance(value, torch.SymFloat) and not value.node.expr.free_symbols
+    return float(value.node.expr) if known else value
 
 
 def is_quotient(value: Any, float_too: bool) -> bool:
