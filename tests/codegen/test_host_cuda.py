@@ -16,7 +16,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from lamina.base.target import nvidia
-from lamina.codegen import host_cuda_memory
+from lamina.codegen import host_reuse
 from lamina.codegen.host_cuda import CudaHost, emit_cuda_host
 from lamina.codegen.reuse import taken_over
 from lamina.codegen.triton.source import TritonSource
@@ -382,7 +382,7 @@ def test_elementwise_results_take_over_memory_that_nobody_reads_any_more(machine
 def test_a_donated_input_that_nobody_else_holds_is_taken_over(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_cuda_memory, "_WORTH_ASKING", 0)
+    monkeypatch.setattr(host_reuse, "_WORTH_ASKING", 0)
     program = fuse(lower(make_fx(lambda x: (x.exp() + 1,))(torch.randn(16, 64)), "test")).program
     plan = simple_plan(on_gpu(program))
     given = frozenset(name for name in plan.inputs if isinstance(name, str))

@@ -7,6 +7,7 @@ from sys import getrefcount
 import numpy as np
 import torch
 
+from lamina.runtime import outputs
 from lamina.runtime.torch_private import only_owner
 
 
@@ -60,3 +61,37 @@ def test_a_tensor_that_a_graph_keeps() -> None:
     y.backward(retain_graph=True)
     y.backward()
     assert Square.found == [False, True]
+
+
+def asked_of_pool(args: list[torch.Tensor]) -> bool:
+    (tensor,) = args
+    args.clear()
+    return outputs.only_owner(getrefcount(tensor), tensor)
+
+
+def pooled() -> torch.Tensor:
+    return outputs.empty_large((1 << 18,), (1,), torch.float32, 1 << 20)
+
+
+def test_memory_of_the_pool() -> None:
+    assert asked_of_pool([pooled()])
+    assert asked_of_pool([torch.empty(8)])
+    tensor = pooled()
+    assert not asked_of_pool([tensor])
+    assert not asked_of_pool([tensor.detach()])
+    assert not asked_of_pool([torch.empty(8)[2:]])
+    storage = tensor.untyped_storage()
+    given = [tensor]
+    del tensor
+    assert not asked_of_pool(given)
+    del storage
+    kept = pooled()
+    exported = kept.numpy()
+    given = [kept]
+    del kept
+    assert not asked_of_pool(given)
+    assert exported.shape == (1 << 18,)
+    moved = pooled().resize_(1 << 19)
+    given = [moved[: 1 << 18]]
+    del moved
+    assert not asked_of_pool(given)

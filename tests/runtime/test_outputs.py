@@ -312,9 +312,9 @@ def test_the_pool_keeps_within_its_limit_and_prefers_to_drop_what_is_free_and_ol
     assert pool.nbytes == 6 << 20
     take(pool, 6 << 18)  # 6 MB: the free 2 MB go, and suffice
     assert pool.nbytes == 10 << 20
-    assert set(pool._blocks) == {(n * 4, F) for n in (1 << 18, 3 << 18, 6 << 18)}
+    assert set(pool._blocks) == {n * 4 for n in (1 << 18, 3 << 18, 6 << 18)}
     take(pool, 10 << 18)  # all must go, also what is in use
-    assert set(pool._blocks) == {(10 << 20, F)}
+    assert set(pool._blocks) == {10 << 20}
     assert bool((held == 1).all())
     large = take(pool, 11 << 18)
     assert large.numel() == 11 << 18
@@ -322,6 +322,62 @@ def test_the_pool_keeps_within_its_limit_and_prefers_to_drop_what_is_free_and_ol
     pool.release()
     assert pool.nbytes == 0
     assert take(pool).numel() == N
+
+
+def test_what_was_used_at_another_time_in_another_size_is_not_kept_beside_what_is_used_now() -> None:
+    pool = BlockPool(1 << 30, spare=2 << 20)
+    held = [take(pool, 1 << 18) for _ in range(40)]  # 1 MB each
+    del held[:30]
+    assert pool.nbytes == 40 << 20
+    larger = take(pool, 5 << 18)  # the oldest go: 10 MB are in use, 2 MB are the spare ones
+    assert pool.nbytes == (10 + 2 + 5) << 20
+    assert larger.data_ptr() not in [t.data_ptr() for t in held]
+    held.clear()
+    held = [take(pool, 1 << 18) for _ in range(12)]  # what is left is used again
+    assert pool.nbytes == (12 + 5) << 20
+
+
+def test_a_share_of_what_is_in_use_is_spare() -> None:
+    pool = BlockPool(1 << 30, spare=0)
+    held = [take(pool, 1 << 18) for _ in range(40)]
+    del held[16:]
+    held.append(take(pool, 2 << 18))
+    assert pool.nbytes == (16 + 2 + 2) << 20
+
+
+def test_temporaries_take_memory_of_other_types_and_up_to_twice_their_size(pool: BlockPool) -> None:
+    addresses = {n: take(pool, n * N).data_ptr() for n in (1, 2, 4)}
+    spans = [(5 * N // 4, 2), (2 * N, 2), (2 * N + 8, 4), (N - 8, 1)]
+    for elements, block in spans:
+        for dtype in (torch.float32, torch.int32, torch.float64, torch.complex128, torch.bool):
+            nbytes = elements * 4
+            count = nbytes // dtype.itemsize
+            found = pool.take_temporary((count,), (1,), dtype, nbytes)
+            assert (found.data_ptr(), found.numel(), found.dtype) == (addresses[block], count, dtype)
+            assert not found.is_inference()
+            found.zero_()
+            del found
+    assert pool.nbytes == 7 * N * 4
+    assert pool.take_temporary((N // 4,), (1,), F, N).data_ptr() not in addresses.values()  # four times is too much
+    assert take(pool, 3 * N // 2).untyped_storage().nbytes() == 6 * N  # a result has a storage of its size
+
+
+def test_memory_of_a_temporary_in_use_is_not_handed_out(pool: BlockPool) -> None:
+    block = take(pool, 2 * N).data_ptr()
+    first = pool.take_temporary((N,), (1,), torch.int32, N * 4)
+    second = pool.take_temporary((N,), (1,), torch.int32, N * 4)
+    assert first.data_ptr() == block
+    assert second.data_ptr() != block
+    assert take(pool, 2 * N).data_ptr() != block
+
+
+def test_results_of_another_type_of_the_same_size_take_the_memory(pool: BlockPool) -> None:
+    address = take(pool).data_ptr()
+    for dtype in (torch.int32, torch.bfloat16, torch.complex64, F):
+        result = take(pool, N * 4 // dtype.itemsize, dtype)
+        assert result.data_ptr() == address
+        assert facts(result)[:-1] == facts(torch.empty(N * 4 // dtype.itemsize, dtype=dtype))[:-1]
+        del result
 
 
 def test_threads_never_share_memory(pool: BlockPool) -> None:

@@ -18,6 +18,7 @@ from lamina.backends.regions import (
     Boxed,
     build_threads,
     chosen_compiler,
+    donated_inputs,
     instead,
     loaded_later,
     open_cache,
@@ -86,9 +87,8 @@ class CpuBackend:
 
     def codegen(self, plan: Plan, gm: GraphModule, record: Record) -> CpuSources:
         """The host program and the kernels' texts, those of candidates for tuning beside them."""
-        del gm
         region = plan.name
-        host: HostProgram = record.step(region, "host", emit_host, plan)
+        host: HostProgram = record.step(region, "host", emit_host, plan, donated_inputs(plan, gm))
         tuning = self.tuning(plan, host, record)
         plan = plan if tuning is None else tuning.plan
         units = record.step(region, "codegen", self.units, plan, host)

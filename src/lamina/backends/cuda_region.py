@@ -30,6 +30,7 @@ from lamina.backends.reasons import (
 from lamina.backends.regions import (
     Boxed,
     aten_calls,
+    donated_inputs,
     warn_once,
 )
 from lamina.base.decision import Decision
@@ -72,12 +73,7 @@ class CudaRegion:
 
     def __init__(self, builder: GpuBuilder, plan: Plan, record: Record, gm: GraphModule) -> None:
         self.builder, self.plan, self.record, self.gm = builder, plan, record, gm
-        placeholders = gm.graph.find_nodes(op="placeholder")
-        self.donated = frozenset(
-            name
-            for name, node in zip(plan.inputs, placeholders, strict=True)
-            if isinstance(name, str) and node.meta.get("donated")
-        )
+        self.donated = donated_inputs(plan, gm)
         self.sources: dict[str, TritonSource] = {}
         self.reasons: dict[str, str] = {}
         self.guard = threading.Lock()

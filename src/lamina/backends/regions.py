@@ -23,6 +23,7 @@ from lamina.base.retryable import set_retryable, set_retryable_unless_told
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import boxed, memory_of, without_bases
 from lamina.errors import LaminaError, StageFailed
+from lamina.ir.plan import Plan
 from lamina.record import Record
 from lamina.runtime.pool import Pool
 
@@ -31,6 +32,7 @@ __all__ = [
     "aten_calls",
     "build_threads",
     "chosen_compiler",
+    "donated_inputs",
     "instead",
     "loaded_later",
     "open_cache",
@@ -49,6 +51,16 @@ _SMALL = 1 << 31
 def build_threads() -> Pool:
     """Builds wait for compilers most of the time, so a few threads serve any number of regions."""
     return Pool(4, "lamina-build")
+
+
+def donated_inputs(plan: Plan, gm: GraphModule) -> frozenset[str]:
+    """The inputs of a plan for ``gm`` that the forward made: a backward may write over those that nobody else holds."""
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    return frozenset(
+        name
+        for name, node in zip(plan.inputs, placeholders, strict=True)
+        if isinstance(name, str) and node.meta.get("donated")
+    )
 
 
 def loaded_later(

@@ -7,46 +7,47 @@ tensors over it are made once for each workspace, as are the packed arguments of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 
 from lamina.base.text import Writer
 from lamina.codegen.host_globals import Globals
 from lamina.codegen.host_inputs import Inputs
 from lamina.codegen.host_launches import CpuLaunches
 from lamina.codegen.host_library import AtenFunctions, LibraryCalls
+from lamina.codegen.host_memory import CpuMemory
 from lamina.codegen.host_program import HostProgram
 from lamina.codegen.host_steps import Steps
 from lamina.codegen.host_uses import uses_of
 from lamina.codegen.host_values import Names, Values
-from lamina.ir.loops import Buffer, storage_bytes
 from lamina.ir.plan import Plan
 
 __all__ = ["emit_host"]
 
 _RESERVED = (
-    *("checkin", "checkout", "empty", "empty_large", "empty_small", "kernels", "reinterpret", "restride"),
-    *("KEY", "args", "base", "call", "failed", "made", "prepare", "share_threads", "torch", "ws", "_"),
-    *("user_kernel", "user_op", "wrong_result"),
+    *("checkin", "checkout", "empty", "empty_large", "empty_small", "empty_temporary", "kernels", "reinterpret"),
+    *("KEY", "args", "base", "call", "failed", "made", "prepare", "restride", "share_threads", "torch", "ws", "_"),
+    *("only_owner", "references", "user_kernel", "user_op", "wrong_result"),
 )
 _RUNTIME = (
-    *("checkin", "checkout", "empty", "empty_large", "empty_small", "reinterpret", "restride", "share_threads"),
+    *("checkin", "checkout", "empty", "empty_large", "empty_small", "empty_temporary", "only_owner", "references"),
+    *("reinterpret", "restride", "share_threads"),
 )
 """What programs import of the runtime, in this order."""
-_RELEASED = ("input", "library")
-_LARGE = 1 << 20
-"""Bytes from which fresh memory is worth asking the runtime's pool of blocks for."""
+_RELEASED = ("input", "library", "output")
+"""Places of buffers that are let go after their last use: "output" are large temporaries as well."""
 
 
-def emit_host(plan: Plan) -> HostProgram:
-    """The host program of a plan. Linear in its steps. Raises ``InvalidIR`` for a size that no input gives."""
-    return _CpuHost(plan).program()
+def emit_host(plan: Plan, donated: Collection[str] = ()) -> HostProgram:
+    """The host program of a plan, in which a buffer may take over the memory of an input in ``donated`` if the program
+    finds that nobody else holds it. Linear in its steps. Raises ``InvalidIR`` for a size that no input gives.
+    """
+    return _CpuHost(plan, donated).program()
 
 
 class _CpuHost:
     """The program under construction, around its steps."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, donated: Collection[str]) -> None:
         self.plan, self.body = plan, Writer()
         names = Names(_RESERVED)
         self.values = Values(plan, names)
@@ -57,7 +58,7 @@ class _CpuHost:
         self.inputs = Inputs(plan, self.values, uses.last)
         self.launches = CpuLaunches(self.values, names, self.body)
         self.library = LibraryCalls(self.values, self.globals, functions, uses, self.body, self.imports)
-        memory = _FreshMemory(self.values, self.globals, self.imports)
+        memory = CpuMemory.of(plan, uses.last, donated, self.values, self.globals, self.imports)
         self.steps = Steps(plan, self.values, uses, self.launches, self.library, memory.empty, _RELEASED, self.body)
 
     def program(self) -> HostProgram:
@@ -143,21 +144,3 @@ class _CpuHost:
             out.line("return made")
         out.line()
         out.line()
-
-
-@dataclass(frozen=True, slots=True)
-class _FreshMemory:
-    """Memory that outlives the call; names in ``imports`` the functions that give it."""
-
-    values: Values
-    globals: Globals
-    imports: set[str]
-
-    def empty(self, buffer: Buffer) -> str:
-        """Source text for the memory of a buffer."""
-        values, nbytes = self.values, storage_bytes(buffer)
-        name = "empty" if not nbytes.is_int else "empty_small" if nbytes.const < _LARGE else "empty_large"
-        self.imports.add(name)
-        size = f", {nbytes.const}" if name == "empty_large" else ""
-        dtype = self.globals.dtype(buffer.dtype)
-        return f"{name}({values.dims(buffer.shape)}, {values.dims(buffer.strides)}, {dtype}{size})"

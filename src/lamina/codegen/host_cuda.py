@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from lamina.base.text import SourceMap, Writer
 from lamina.codegen.host_cuda_arguments import Arguments
 from lamina.codegen.host_cuda_launches import CheckFlags, CudaLaunch, CudaLaunches, Variants
-from lamina.codegen.host_cuda_memory import CudaMemory, reused
+from lamina.codegen.host_cuda_memory import CudaMemory
 from lamina.codegen.host_globals import Globals
 from lamina.codegen.host_inputs import Inputs
 from lamina.codegen.host_library import AtenFunctions, LibraryCalls
+from lamina.codegen.host_reuse import reused
 from lamina.codegen.host_scratch import Scratch
 from lamina.codegen.host_steps import Steps
 from lamina.codegen.host_uses import uses_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lamina.base.text import Writer
-from lamina.codegen.host_cuda_memory import own_results
+from lamina.codegen.host_reuse import own_results
 from lamina.codegen.host_values import Names, Values
 from lamina.ir.index import Expr
 from lamina.ir.plan import Plan

@@ -7,39 +7,9 @@ from dataclasses import dataclass
 
 from lamina.codegen.host_globals import Globals
 from lamina.codegen.host_values import Values
-from lamina.codegen.reuse import taken_over
-from lamina.ir.library import may_alias
-from lamina.ir.loops import Buffer, BufferView, LibraryCall, storage_bytes
-from lamina.ir.plan import Plan
+from lamina.ir.loops import Buffer
 
-__all__ = ["CudaMemory", "own_results", "reused"]
-
-_WORTH_ASKING = 1 << 20
-"""Bytes from which it is worth asking whether an input's memory may be taken over."""
-
-
-def own_results(plan: Plan) -> frozenset[str]:
-    """The results of library calls that are memory of their own."""
-    calls = [step for step in plan.steps if isinstance(step, LibraryCall) and not may_alias(step.op)]
-    return frozenset(out for step in calls for out in step.outs if out is not None)
-
-
-def reused(plan: Plan, last: Mapping[str, int], donated: Collection[str]) -> tuple[dict[str, str], frozenset[str]]:
-    """Of outputs that take over the memory of another buffer, which one; and the inputs that are such, if the call
-    finds that nobody else holds them. ``last`` is the last step that uses each buffer.
-    """
-    returned = {o.buffer for o in plan.outputs if isinstance(o, BufferView)}
-    places, fresh = {p.buffer: p for p in plan.places}, own_results(plan)
-    own = {p.buffer for p in plan.places if p.where == "output" or (p.where == "library" and p.buffer in fresh)}
-    sizes = {b.name: storage_bytes(b) for b in plan.buffers if b.name in donated}
-    asked = frozenset(name for name, size in sizes.items() if size.is_int and size.const >= _WORTH_ASKING)
-    # Only what is allocated here can be given the memory of something else.
-    found = {
-        new: old
-        for new, old in taken_over(plan, own | asked, last).items()
-        if places[new].where == "output" and old not in returned
-    }
-    return found, asked
+__all__ = ["CudaMemory"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from lamina.ir.index import Expr
 from lamina.ir.library import may_alias
 from lamina.ir.loops import (
     Buffer,
+    Check,
     LibraryCall,
     Load,
     Nest,
@@ -21,7 +22,7 @@ from lamina.ir.loops import (
     operands,
     storage_bytes,
 )
-from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan
+from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, Schedule
 
 __all__ = ["taken_over"]
 
@@ -85,16 +86,47 @@ def _elementwise(step: KernelCall, kernel: Kernel, read: str, written: str) -> b
         return False
     if not _made_of_all(nest, stores[0], names[0]):
         return False
+    # A place that an axis of the nest does not decide would be met by several points.
+    if not places.pop().axes() >= {axis.name for axis in nest.axes if axis.extent != 1}:
+        return False
     schedules = [s for n, s in zip(kernel.nests, kernel.schedules, strict=False) if n is nest]
+    if any(isinstance(s, Schedule) for s in schedules):
+        return _in_loops(nest, stores[0], names[0])
     if any(isinstance(s, GpuSchedule) and not _one_thread_each(s) for s in schedules):
         return False
     held = any(isinstance(s, GpuSchedule) and _holds_rows(nest, stores[0], s) for s in schedules)
     if not held and _feeds_reductions(nest, names[0]) and _combines(nest, stores[0]):
         return False
-    if any(isinstance(e, Load) and e.buffer == names[1] for e in nest.body):
+    return not any(isinstance(e, Load) and e.buffer == names[1] for e in nest.body)
+
+
+def _in_loops(nest: Nest, store: Store, buffer: str) -> bool:
+    """Whether a CPU's loops, whatever they are, are through with a point of ``buffer`` when ``store`` writes it over.
+
+    Several loops may go over a point one after the other, and read it again. Where nothing is reduced one loop does
+    all that there is to do with a point, after it has read it. Elsewhere nothing else may be stored of what is read,
+    and what is reduced of it must be needed by ``store``: then it is complete.
+    """
+    if any(isinstance(e, Scan | Load) and (isinstance(e, Scan) or e.buffer == store.buffer) for e in nest.body):
         return False
-    # A place that an axis of the nest does not decide would be met by several points.
-    return next(iter(places)).axes() >= {axis.name for axis in nest.axes if axis.extent != 1}
+    if not any(isinstance(e, Reduce) for e in nest.body):
+        axes = {axis.name for axis in nest.axes if axis.extent != 1}
+        written = (e for e in nest.body if isinstance(e, Store))
+        return all({name for i in e.index for name in i.axes()} >= axes for e in written)
+    needed = {store.value}
+    for eqn in reversed(nest.body[: nest.body.index(store)]):
+        if not needed.isdisjoint(defined(eqn)):
+            needed.update(operands(eqn))
+    found: set[str] = set()
+    for eqn in nest.body:
+        if isinstance(eqn, Load) and eqn.buffer == buffer:
+            found.add(eqn.out)
+        elif eqn is not store and found.intersection(operands(eqn)):
+            if isinstance(eqn, Store | Check) or (isinstance(eqn, Reduce) and needed.isdisjoint(eqn.outs)):
+                return False
+            if not isinstance(eqn, Reduce):
+                found.update(defined(eqn))
+    return True
 
 
 def _made_of_all(nest: Nest, store: Store, buffer: str) -> bool:

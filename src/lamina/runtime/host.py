@@ -6,6 +6,7 @@ A host program is flat Python: memory, kernel launches and ATen calls in order. 
 from __future__ import annotations
 
 import linecache
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -19,7 +20,7 @@ from lamina.errors import BadArgument
 from lamina.runtime.arena import Arena, Workspace
 from lamina.runtime.cache import digest
 from lamina.runtime.kernel import Kernel
-from lamina.runtime.outputs import empty, empty_large, empty_small
+from lamina.runtime.outputs import empty, empty_large, empty_small, empty_temporary, only_owner
 from lamina.runtime.torch_private import reinterpret
 
 __all__ = [
@@ -33,7 +34,10 @@ __all__ = [
     "empty",
     "empty_large",
     "empty_small",
+    "empty_temporary",
     "load_program",
+    "only_owner",
+    "references",
     "reinterpret",
     "restride",
     "share_threads",
@@ -45,6 +49,8 @@ view = torch.as_strided  # view(tensor, shape, strides, offset): the offset coun
 _SHARED = Arena()
 checkout = _SHARED.take  # checkout(nbytes): a workspace for one call
 checkin = _SHARED.give  # checkin(workspace): at the end of the call
+
+references = sys.getrefcount
 
 # A thread that has not run an op of torch has OpenMP's default number of threads; asking torch sets torch's own.
 # A host program calls this first (about 50 ns); its kernels then see torch.get_num_threads() threads.

@@ -13,30 +13,46 @@ import mmap
 import os
 import sys
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import torch
 
-from lamina.runtime.torch_private import CAN_COUNT_USES, empty_strided_cpu, reinterpret, storage_uses
+from lamina.runtime import torch_private
+from lamina.runtime.torch_private import CAN_COUNT_USES, empty_strided_cpu, one_variable, reinterpret, storage_uses
 
-__all__ = ["LARGE", "BlockPool", "empty", "empty_large", "empty_small", "release_blocks"]
+__all__ = [
+    "LARGE",
+    "BlockPool",
+    "empty",
+    "empty_large",
+    "empty_small",
+    "empty_temporary",
+    "only_owner",
+    "release_blocks",
+]
 
 LARGE = 1 << 20  # bytes from which a result is worth a block
 _HUGE_PAGE = 2 << 20
 """Bytes of a huge page of Linux on x86-64; where pages differ the advice to use them has no effect."""
 
 
+_SPARE = 64 << 20
+"""Bytes of free blocks that stay beside those in use whatever their sizes."""
+
+
 class _Block:
     """A storage, and the reference counts that it has while only this object holds it."""
 
-    __slots__ = ("address", "counts", "memory", "nbytes", "storage")
+    __slots__ = ("address", "counts", "memory", "nbytes", "storage", "taken")
 
     def __init__(self, nbytes: int, dtype: torch.dtype) -> None:
         # A result must not be an inference tensor because the block was made in inference mode.
         with torch.inference_mode(False):
             self.memory = torch.empty(nbytes // dtype.itemsize, dtype=dtype, device="cpu")
         self.nbytes = nbytes
+        self.taken = 0
+        """How many times blocks had been taken when this one was last."""
         self.storage = self.memory.untyped_storage()
         self.address = self.memory.data_ptr()
         _advise_huge_pages(self.address, nbytes)
@@ -55,36 +71,58 @@ class _Block:
         """Whether the memory was not replaced, by ``resize_`` or by ``share_memory_``, which is memory elsewhere."""
         return self.memory.data_ptr() == self.address and self.storage.nbytes() == self.nbytes
 
+    def tensor(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A new tensor at the block's beginning."""
+        if dtype is self.memory.dtype:
+            return reinterpret(self.memory, shape, strides, 0)
+        with torch.inference_mode(False):
+            whole = self.memory.view(torch.uint8)[: self.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
+        return reinterpret(whole, shape, strides, 0)
+
 
 class BlockPool:
     """At most ``limit`` bytes of blocks, in use or free. For a new one, free blocks make room first, the least recently
     used before the others; then blocks in use, whose tensors keep them but whose memory will not be used again.
 
-    All methods may be called from any thread.
+    Beside what is in use, a new block leaves at most ``spare`` bytes or an eighth of it free: what was used at
+    different times, in different sizes, is not kept side by side. All methods may be called from any thread.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self, limit: int, spare: int = _SPARE) -> None:
+        self.limit, self.spare = limit, spare
         self.nbytes = 0
-        self._blocks: OrderedDict[tuple[int, torch.dtype], deque[_Block]] = OrderedDict()
+        self._takes = 0
+        # By size, the most recently taken last.
+        self._blocks: dict[int, deque[_Block]] = {}
         # Reentrant, because a garbage collection inside may run code that uses the pool again. A block that is being
         # looked at is therefore taken out of its queue meanwhile.
         self._guard = threading.RLock()
 
     def take(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, nbytes: int) -> torch.Tensor:
         """A new tensor with undefined content; ``nbytes`` is what its elements span, from the first to the last."""
+        return self._take(shape, strides, dtype, nbytes, exact=True)
+
+    def take_temporary(
+        self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, nbytes: int
+    ) -> torch.Tensor:
+        """The same for a tensor that nobody outside sees, whose storage may be larger than what it spans."""
+        return self._take(shape, strides, dtype, nbytes, exact=False)
+
+    def _take(
+        self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, nbytes: int, *, exact: bool
+    ) -> torch.Tensor:
         if nbytes > self.limit:
             return empty_strided_cpu(shape, strides, dtype)
-        key = (nbytes, dtype)
         with self._guard:
-            block = self._find(key)
+            block = self._find(nbytes) or (None if exact else self._find_larger(nbytes))
             if block is None:
                 self._make_room(nbytes)
                 block = _Block(nbytes, dtype)
                 self.nbytes += nbytes
-            result = reinterpret(block.memory, shape, strides, 0)
-            self._blocks.setdefault(key, deque()).append(block)
-            self._blocks.move_to_end(key)
+            result = block.tensor(shape, strides, dtype)
+            self._takes += 1
+            block.taken = self._takes
+            self._blocks.setdefault(block.nbytes, deque()).append(block)
         return result
 
     def release(self) -> None:
@@ -97,40 +135,62 @@ class BlockPool:
         """In a forked child: the lock may have been held by a thread that does not exist here."""
         self._guard = threading.RLock()
 
-    def _find(self, key: tuple[int, torch.dtype]) -> _Block | None:
-        """A free block, taken out of its queue."""
-        blocks = self._blocks.get(key)
+    def only_owner(self, references: int, tensor: torch.Tensor) -> bool | None:
+        """Whether nothing but one variable of the caller, and the pool, holds the tensor or its memory; ``None`` if the
+        memory is not the pool's. ``references`` is what the caller's ``sys.getrefcount`` says of the variable.
+        """
+        with self._guard:
+            address, nbytes = tensor.data_ptr(), tensor.nbytes
+            for block in self._blocks.get(nbytes, ()):
+                if block.address == address:
+                    uses, count = block.counts
+                    only = one_variable(references, tensor)
+                    return only and block.is_intact() and block._counts() == (uses + 1, count)
+        return None
+
+    def _find(self, nbytes: int) -> _Block | None:
+        """The free block of this size that was taken last, which caches may still hold, out of its queue."""
+        blocks = self._blocks.get(nbytes)
         for _ in range(len(blocks) if blocks else 0):
             if not blocks:
                 return None
-            block = blocks.popleft()
+            block = blocks.pop()
             if not block.is_free():
-                blocks.append(block)
+                blocks.appendleft(block)
             elif block.is_intact():
                 return block
             else:
                 self.nbytes -= block.nbytes
         return None
 
-    def _make_room(self, wanted: int) -> None:
-        for only_free in (True, False):
-            for key in tuple(self._blocks):
-                if self.nbytes + wanted <= self.limit:
-                    return
-                self._drop(key, wanted, only_free)
+    def _find_larger(self, nbytes: int) -> _Block | None:
+        """A free block of at most twice the size, the smallest first, out of its queue."""
+        for size in sorted(n for n in tuple(self._blocks) if nbytes < n <= 2 * nbytes):
+            block = self._find(size)
+            if block is not None:
+                return block
+        return None
 
-    def _drop(self, key: tuple[int, torch.dtype], wanted: int, only_free: bool) -> None:
-        blocks = self._blocks.get(key, deque())
-        for _ in range(len(blocks)):
-            if not blocks or self.nbytes + wanted <= self.limit:
-                return
-            block = blocks.popleft()
-            if block.is_free() or not only_free:
-                self.nbytes -= block.nbytes
-            else:
-                blocks.append(block)
+    def _make_room(self, wanted: int) -> None:
+        """Forget free blocks until few are left beside what is in use, and, for the limit, what is in use."""
+        blocks = sorted((b for found in tuple(self._blocks.values()) for b in tuple(found)), key=lambda b: b.taken)
+        free = {id(block) for block in blocks if block.is_free()}
+        used = self.nbytes - sum(block.nbytes for block in blocks if id(block) in free)
+        most = used + max(self.spare, used // 8)
+        for block in blocks:
+            if id(block) in free and self.nbytes > min(most, self.limit - wanted):
+                self._forget(block)
+        for block in blocks:
+            if id(block) not in free and self.nbytes > self.limit - wanted:
+                self._forget(block)
+
+    def _forget(self, block: _Block) -> None:
+        blocks = self._blocks.get(block.nbytes, deque())
+        if block in blocks:  # else a garbage collection inside has run code that took it
+            blocks.remove(block)
+            self.nbytes -= block.nbytes
         if not blocks:
-            self._blocks.pop(key, None)
+            self._blocks.pop(block.nbytes, None)
 
 
 def _advise_huge_pages(address: int, nbytes: int) -> None:
@@ -183,6 +243,21 @@ def empty(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> t
     if nbytes < LARGE:
         return empty_strided_cpu(shape, strides, dtype)
     return empty_large(shape, strides, dtype, nbytes)
+
+
+def empty_temporary(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, nbytes: int) -> torch.Tensor:
+    """As ``empty_large``, for what no call hands out: its storage may be larger."""
+    if not CAN_COUNT_USES:
+        return empty_strided_cpu(shape, strides, dtype)
+    return _POOL.take_temporary(shape, strides, dtype, nbytes)
+
+
+def only_owner(references: int, tensor: torch.Tensor) -> bool:
+    """Whether nothing holds the tensor but one variable of the caller, nor anything else any of its memory but the
+    pool. ``references`` is what the caller's ``sys.getrefcount`` says of the variable.
+    """
+    found = _POOL.only_owner(references, tensor)
+    return torch_private.only_owner(references, tensor) if found is None else found
 
 
 def release_blocks() -> None:

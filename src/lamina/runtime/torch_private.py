@@ -21,7 +21,7 @@ __all__ = [
         "exchange_device",
         "gpu_delay",
     ),
-    *("is_capturing", "only_owner", "reinterpret", "storage_uses"),
+    *("is_capturing", "one_variable", "only_owner", "reinterpret", "storage_uses"),
     *("below_autograd", "dispatch_is_watched", "python_functions", "shares_memory"),
     *("version_of", "without_autocast"),
 ]
@@ -58,13 +58,22 @@ def only_owner(references: int, tensor: torch.Tensor) -> bool:
     the interpreter calls. The memory must be all the tensor's, and an allocator's of torch: what is borrowed from
     elsewhere may be in use there.
     """
-    if references != 2 or not _COUNTS_TENSORS:
+    if not one_variable(references, tensor):
         return False
     storage = tensor.untyped_storage()
     if not storage.resizable() or storage.nbytes() != tensor.nbytes:
         return False
+    return (getrefcount(storage), storage_uses(storage)) == _uses_of_one()[1:]
+
+
+def one_variable(references: int, tensor: torch.Tensor) -> bool:
+    """Whether nothing holds the tensor itself but one variable of the caller, of which ``sys.getrefcount`` says
+    ``references``.
+    """
+    if references != 2 or not _COUNTS_TENSORS:
+        return False
     uses: int = tensor._use_count()  # type: ignore[attr-defined]
-    return (uses, getrefcount(storage), storage_uses(storage)) == _uses_of_one()
+    return uses == _uses_of_one()[0]
 
 
 @functools.cache

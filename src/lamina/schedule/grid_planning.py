@@ -11,7 +11,7 @@ from lamina.base.reasons import Reason
 from lamina.base.target import Target
 from lamina.ir.grouped import grouped
 from lamina.ir.last_block import paired_axes
-from lamina.ir.loops import BufferView, LoopProgram, Nest, Step
+from lamina.ir.loops import Buffer, BufferView, LoopProgram, Nest, Step
 from lamina.ir.plan import GpuSchedule
 from lamina.schedule.counts import narrow_counts
 from lamina.schedule.flatten import Flat
@@ -68,6 +68,11 @@ class GridPlanning:
     def shaped(self, flat: Flat) -> Flat:
         """Flat nests without the short axes that all of them have in common."""
         return unrolled_in_common(flat)
+
+    def alone(self, buffer: Buffer) -> bool:
+        """False: the backend for GPUs says which, once it has chosen among plans."""
+        del buffer
+        return False
 
     def few_points(self, flat: Flat) -> int | None:
         """Points of a tile with which the few points of a loop, whose length is a parameter, are shared by enough

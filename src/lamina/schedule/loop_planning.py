@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lamina.base.decision import Decision
 from lamina.base.reasons import Reason
 from lamina.base.target import Target
-from lamina.ir.loops import LoopProgram, Nest, Step
+from lamina.ir.loops import Buffer, LoopProgram, Nest, Step, storage_bytes
 from lamina.ir.plan import Schedule
 from lamina.schedule.cpu_space import choose
 from lamina.schedule.errors import inputs_in_memory
@@ -19,6 +19,9 @@ from lamina.schedule.short_axes import unrolled
 from lamina.schedule.short_rows import joined_rows
 
 __all__ = ["LoopPlanning"]
+
+_OWN_MEMORY = 4 << 20
+"""Bytes of a temporary beside whose kernels an allocation is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,13 @@ class LoopPlanning:
     def shaped(self, flat: Flat) -> Flat:
         """Flat nests without short innermost axes."""
         return joined_rows(unrolled(flat, self.target), self.target)
+
+    def alone(self, buffer: Buffer) -> bool:
+        """Whether a temporary is allocated and freed by itself, so that it takes the memory of what was saved for a
+        backward and is used up, instead of lying beside that in the workspace.
+        """
+        nbytes = storage_bytes(buffer)
+        return nbytes.is_int and nbytes.const >= _OWN_MEMORY
 
     def few_points(self, flat: Flat) -> int | None:
         """None: no loop depends on how many points there are."""

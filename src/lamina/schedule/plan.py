@@ -56,7 +56,7 @@ def make_plan(
     table = _Kernels(program, planning, approximate, memo)
     ordered = order(program.steps, program.buffer_map(), program.inputs, program.outputs)
     steps = [table.step(group) for group in planning.grouped(program, ordered, memo)]
-    places, arena = plan_memory(steps, program.buffers, program.inputs, program.outputs)
+    places, arena = plan_memory(steps, program.buffers, program.inputs, program.outputs, planning.alone)
     kernels = tuple(table.kernels.values())
     return Plan(
         program.name,
