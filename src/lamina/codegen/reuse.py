@@ -22,7 +22,7 @@ from lamina.ir.loops import (
     operands,
     storage_bytes,
 )
-from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, Schedule
+from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan
 
 __all__ = ["taken_over"]
 
@@ -56,7 +56,9 @@ def taken_over(plan: Plan, fresh: Collection[str], last: Mapping[str, int]) -> d
             new = [n for n in step.writes if n in own and n not in written]
             for name in new:
                 for old in dying:
-                    if _alike(buffers[name], buffers[old]) and _elementwise(step, kernels[step.kernel], old, name):
+                    if _alike(buffers[name], buffers[old]) and _elementwise(
+                        step, kernels[step.kernel], old, name, buffers[name].on_cpu
+                    ):
                         found[name] = old
                         dying.remove(old)
                         break
@@ -71,8 +73,11 @@ def _alike(a: Buffer, b: Buffer) -> bool:
     return (a.dtype, a.device, storage_bytes(a)) == (b.dtype, b.device, storage_bytes(b))
 
 
-def _elementwise(step: KernelCall, kernel: Kernel, read: str, written: str) -> bool:
-    """Whether each point of the kernel that reads or writes one of the two does so at one and the same place."""
+def _elementwise(step: KernelCall, kernel: Kernel, read: str, written: str, loops: bool) -> bool:
+    """Whether each point of the kernel that reads or writes one of the two does so at one and the same place, and may.
+
+    ``loops``: the kernel is a CPU's.
+    """
     if step.buffers.count(read) != 1 or step.buffers.count(written) != 1:
         return False
     names = (f"b{step.buffers.index(read)}", f"b{step.buffers.index(written)}")
@@ -90,7 +95,7 @@ def _elementwise(step: KernelCall, kernel: Kernel, read: str, written: str) -> b
     if not places.pop().axes() >= {axis.name for axis in nest.axes if axis.extent != 1}:
         return False
     schedules = [s for n, s in zip(kernel.nests, kernel.schedules, strict=False) if n is nest]
-    if any(isinstance(s, Schedule) for s in schedules):
+    if loops:
         return _in_loops(nest, stores[0], names[0])
     if any(isinstance(s, GpuSchedule) and not _one_thread_each(s) for s in schedules):
         return False
