@@ -85,6 +85,14 @@ class Options:
     build_seconds: int = _knob(
         300, "time limit for all C++ compilers of a region together; 0 means none", "LAMINA_BUILD_SECONDS", key=False
     )
+    kept_memory: int = _knob(
+        2048,
+        "MiB of memory for results and temporaries on the CPU that stays with the process between calls, so that the "
+        "next one need not ask the system, at most an eighth of the machine's; 0: none. Of the options of a process "
+        "those that something was compiled with last",
+        "LAMINA_KEPT_MEMORY",
+        key=False,
+    )
     verify: bool | str = _knob(
         False,
         'True: run every verifier after every stage; "first": hold the first call of each compiled region against its '

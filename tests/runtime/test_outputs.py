@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from lamina.runtime import outputs
+from lamina.runtime.arena import Arena, release_workspaces
 from lamina.runtime.outputs import LARGE, BlockPool, empty, empty_large, empty_small, release_blocks
 from lamina.runtime.torch_private import CAN_COUNT_USES
 
@@ -335,6 +336,44 @@ def test_what_was_used_at_another_time_in_another_size_is_not_kept_beside_what_i
     held.clear()
     held = [take(pool, 1 << 18) for _ in range(12)]  # what is left is used again
     assert pool.nbytes == (12 + 5) << 20
+
+
+def test_another_limit_holds_at_once(pool: BlockPool) -> None:
+    held = take(pool).fill_(3)
+    for n in (2 * N, 3 * N):
+        take(pool, n)
+    assert pool.nbytes == 6 * N * 4
+    pool.keep_at_most(4 * N * 4)
+    assert set(pool._blocks) == {N * 4, 3 * N * 4}
+    pool.keep_at_most(0)
+    assert pool.nbytes == 0
+    assert not pool._blocks
+    assert bool((held == 3).all())
+    assert take(pool).numel() == N
+    assert pool.nbytes == 0
+
+
+def test_workspaces_above_the_limit_are_not_kept() -> None:
+    arena = Arena()
+    try:
+        outputs.keep_at_most(3 << 20)
+        for megabytes, kept in ((2, True), (4, False)):
+            release_workspaces()
+            workspace = arena.take(megabytes << 20)
+            address = workspace.address
+            arena.give(workspace)
+            again = arena.take(1)
+            assert (again.address == address and again is workspace) == kept
+    finally:
+        outputs.keep_at_most(2 << 30)
+    release_workspaces()
+    workspace = arena.take(8 << 20)
+    arena.give(workspace)
+    outputs.keep_at_most(3 << 20)
+    try:
+        assert arena.take(1) is not workspace
+    finally:
+        outputs.keep_at_most(2 << 30)
 
 
 def test_a_share_of_what_is_in_use_is_spare() -> None:

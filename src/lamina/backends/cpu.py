@@ -45,6 +45,7 @@ from lamina.runtime.compilation import Limit, Running
 from lamina.runtime.host import load_program
 from lamina.runtime.kernel import KernelFunction, KernelUnit
 from lamina.runtime.locks import Patience
+from lamina.runtime.outputs import keep_at_most
 from lamina.runtime.pool import Later
 from lamina.runtime.toolchain import host_isa
 from lamina.schedule.errors import repeatable
@@ -75,6 +76,7 @@ class CpuBackend:
         self.isa = host_isa() if options.simd == "auto" else options.simd
         self.target = target_of(torch.device("cpu"), isa=self.isa)
         self.cache = open_cache(options)
+        keep_at_most(options.kept_memory << 20)
 
     def plan(self, fused: Fused, gm: GraphModule, record: Record) -> Plan:
         """The fused program as kernels with their schedules."""

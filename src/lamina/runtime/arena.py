@@ -10,11 +10,12 @@ from __future__ import annotations
 import mmap
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 
-__all__ = ["ALIGNMENT", "Arena", "Workspace", "allocate_pages", "release_workspaces"]
+__all__ = ["ALIGNMENT", "Arena", "Workspace", "allocate_pages", "keep_workspaces", "release_workspaces"]
 
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector
 _HUGE_PAGE = 2 << 20
@@ -99,6 +100,8 @@ class Arena:
 
     def give(self, workspace: Workspace) -> None:
         """Give back a workspace that no tensor is used of any more."""
+        if workspace.nbytes > _LARGEST[0]:
+            return
         _IDLE.append(workspace)
         if len(_IDLE) > _KEPT:
             try:
@@ -110,6 +113,19 @@ class Arena:
 _IDLE: deque[Workspace] = deque()
 """Workspaces that are not in use. Operations on a deque are atomic, so no lock is needed, and none can be held when a
 process forks."""
+
+
+_LARGEST = [2 << 30]
+"""Bytes of the largest workspace that is kept."""
+
+
+def keep_workspaces(limit: int) -> None:
+    """Keep no workspace of more than ``limit`` bytes between calls."""
+    _LARGEST[0] = limit
+    for workspace in tuple(_IDLE):
+        if workspace.nbytes > limit:
+            with suppress(ValueError):  # another thread has taken it
+                _IDLE.remove(workspace)
 
 
 def release_workspaces() -> None:

@@ -15,10 +15,12 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import torch
 
 from lamina.runtime import torch_private
+from lamina.runtime.arena import keep_workspaces
 from lamina.runtime.torch_private import CAN_COUNT_USES, empty_strided_cpu, one_variable, reinterpret, storage_uses
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "empty_large",
     "empty_small",
     "empty_temporary",
+    "keep_at_most",
     "only_owner",
     "release_blocks",
 ]
@@ -125,6 +128,12 @@ class BlockPool:
             self._blocks.setdefault(block.nbytes, deque()).append(block)
         return result
 
+    def keep_at_most(self, limit: int) -> None:
+        """Have another limit, and forget what is above it."""
+        with self._guard:
+            self.limit = limit
+            self._make_room(0)
+
     def release(self) -> None:
         """Forget every block: free ones return to the system now, others when their tensors die."""
         with self._guard:
@@ -208,16 +217,17 @@ def _find_madvise() -> Callable[[int, int, int], int] | None:
     return found if hasattr(mmap, "MADV_HUGEPAGE") else None
 
 
-def _default_limit() -> int:
+@cache
+def _share_of_machine() -> int:
+    """An eighth of the machine's memory, in bytes."""
     try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
     except (ValueError, OSError):
         return 256 << 20
-    return min(memory // 16, 2 << 30)
 
 
 _MADVISE = _find_madvise()
-_POOL = BlockPool(_default_limit())
+_POOL = BlockPool(min(_share_of_machine(), 2 << 30))
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_POOL.renew_lock)
@@ -258,6 +268,14 @@ def only_owner(references: int, tensor: torch.Tensor) -> bool:
     """
     found = _POOL.only_owner(references, tensor)
     return torch_private.only_owner(references, tensor) if found is None else found
+
+
+def keep_at_most(limit: int) -> None:
+    """Keep at most ``limit`` bytes, and an eighth of the machine's memory, between calls: in blocks, in workspaces."""
+    limit = min(limit, _share_of_machine())
+    if limit != _POOL.limit:
+        _POOL.keep_at_most(limit)
+        keep_workspaces(limit)
 
 
 def release_blocks() -> None:
