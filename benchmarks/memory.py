@@ -108,8 +108,16 @@ def _table(rows: Sequence[dict[str, object]], compilers: Sequence[str]) -> None:
     print_table("MiB over the start", columns, lines)
 
 
+def _kept(path: Path, models: Sequence[str]) -> list[dict[str, object]]:
+    """Rows of earlier runs, but for those of ``models``."""
+    if not path.exists():
+        return []
+    rows: list[dict[str, object]] = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return [row for row in rows if row["model"] not in models]
+
+
 def main() -> None:
-    """Measure, print a table, write ``results/memory.json``."""
+    """Measure, print tables, write ``results/memory.json``, in which rows of models that are not named stay."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=1)
@@ -123,13 +131,12 @@ def main() -> None:
         print(_MARK + json.dumps(_measured(name, compiler, what == "training")))
         return
     compilers = [*given.rivals, given.compile]
-    rows: list[dict[str, object]] = []
-    for name in given.models:
-        for training in (True, False):
+    rows = _kept(given.output, given.models)
+    for training in (True, False):
+        for name in given.models:
             rows.append(_row(name, training, compilers, given.rounds))
             _table(rows[-1:], compilers)
-    _table(rows, compilers)
-    write_results(given.output, {"rows": rows})
+            write_results(given.output, {"rows": rows})
 
 
 if __name__ == "__main__":
