@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["ALIGNMENT", "Arena", "Workspace", "allocate_pages", "keep_workspaces", "release_workspaces"]
+__all__ = ["ALIGNMENT", "HUGE_PAGE", "Arena", "Workspace", "allocate_pages", "keep_workspaces", "release_workspaces"]
 
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector
-_HUGE_PAGE = 2 << 20
+HUGE_PAGE = 2 << 20
 """Bytes of a huge page of Linux on x86-64; where pages differ the advice to use them has no effect."""
 _KEPT = 4  # idle workspaces: one is enough unless threads run side by side
 _KEPT_PROGRAMS = 512  # whose tensors a workspace remembers
@@ -135,16 +135,16 @@ def release_workspaces() -> None:
 
 def allocate_pages(nbytes: int) -> torch.Tensor:
     """``nbytes`` fresh bytes, aligned to 64, on huge pages if they are many and the system has them."""
-    huge = nbytes >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
+    huge = nbytes >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
     try:
         # Private: a forked child must not write to its parent's memory, which is what Python maps by default.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        pages = mmap.mmap(-1, nbytes + (_HUGE_PAGE if huge else 0) or 1, flags=flags)
+        pages = mmap.mmap(-1, nbytes + (HUGE_PAGE if huge else 0) or 1, flags=flags)
         if huge:
             pages.madvise(mmap.MADV_HUGEPAGE)
     except OSError:  # no such advice, or a limit on mappings: the allocator may still have something
         return _aligned(torch.empty(nbytes + ALIGNMENT, dtype=torch.uint8, device="cpu"), ALIGNMENT, nbytes)
-    return _aligned(torch.frombuffer(pages, dtype=torch.uint8), _HUGE_PAGE if huge else ALIGNMENT, nbytes)
+    return _aligned(torch.frombuffer(pages, dtype=torch.uint8), HUGE_PAGE if huge else ALIGNMENT, nbytes)
 
 
 def _aligned(memory: torch.Tensor, alignment: int, nbytes: int) -> torch.Tensor:
@@ -153,5 +153,5 @@ def _aligned(memory: torch.Tensor, alignment: int, nbytes: int) -> torch.Tensor:
 
 
 def _rounded(nbytes: int) -> int:
-    unit = _HUGE_PAGE if nbytes >= _HUGE_PAGE else mmap.PAGESIZE
+    unit = HUGE_PAGE if nbytes >= HUGE_PAGE else mmap.PAGESIZE
     return max(1, -(-nbytes // unit)) * unit

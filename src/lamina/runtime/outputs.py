@@ -20,7 +20,7 @@ from functools import cache
 import torch
 
 from lamina.runtime import torch_private
-from lamina.runtime.arena import keep_workspaces
+from lamina.runtime.arena import HUGE_PAGE, keep_workspaces
 from lamina.runtime.torch_private import CAN_COUNT_USES, empty_strided_cpu, one_variable, reinterpret, storage_uses
 
 __all__ = [
@@ -36,8 +36,6 @@ __all__ = [
 ]
 
 LARGE = 1 << 20  # bytes from which a result is worth a block
-_HUGE_PAGE = 2 << 20
-"""Bytes of a huge page of Linux on x86-64; where pages differ the advice to use them has no effect."""
 
 
 _SPARE = 64 << 20
@@ -203,7 +201,7 @@ class BlockPool:
 
 
 def _advise_huge_pages(address: int, nbytes: int) -> None:
-    first, end = -(-address // _HUGE_PAGE) * _HUGE_PAGE, (address + nbytes) // _HUGE_PAGE * _HUGE_PAGE
+    first, end = -(-address // HUGE_PAGE) * HUGE_PAGE, (address + nbytes) // HUGE_PAGE * HUGE_PAGE
     if end > first and _MADVISE is not None:
         _MADVISE(first, end - first, mmap.MADV_HUGEPAGE)  # advice: failing changes nothing
 
