@@ -42,9 +42,9 @@ _SHARES = 3.0
 _WAVES = 8
 """Programs for each processor that hide the latency of walking down columns."""
 _COLUMN_WAVES, _BUSY_WAVES, _BUSY = 4, 12, 2.5
-"""Programs for each processor that walk down columns and read ahead; and such as take so many instructions or more for
-a byte (H200, a gradient with asinh and SiLU beside sums of 81,898 rows of 257, 2.9 instructions: 242 us by 4, 202 by
-12; of an image resized, 7.7: 275, 248; of means of 844,430 rows, 6: 149, 152).
+"""Programs for each processor that walk down columns and read ahead; and such as write what they read as well, and take
+so many instructions or more for a byte (H200, a gradient with asinh and SiLU beside sums of 81,898 rows of 257, 2.9
+instructions: 242 us by 4, 202 by 12; of an image resized, 7.7: 275, 248).
 """
 
 
@@ -89,7 +89,7 @@ class CutChoice:
             units = self.facts.size([a for a in kept if a not in beside]) * -(-self.facts.size(beside) // ACROSS)
             least = COLUMN_POINTS
             # Many small programs a processor hide the latency of walking down columns; crossed, nothing is read ahead.
-            enough = wanted = (_WAVES if crossed else self._waves()) * processors
+            enough = wanted = (_WAVES if crossed else self._waves(over)) * processors
             busy = len(self.accesses.large) >= MANY_LOADS
             if points <= _ONE_TILE:
                 if self._waits(units) < _JOINING:
@@ -114,11 +114,12 @@ class CutChoice:
             return None
         return self.axis.axis_to_cut(over - inner, parts, reduces)
 
-    def _waves(self) -> int:
+    def _waves(self, over: frozenset[str]) -> int:
         """Programs for each processor that walk down columns. Numbers of 16 bits, two of a register, ask for few."""
         wide = all(DTYPES[e.dtype].size >= 4 for e, _ in self.accesses.loads if e.dtype != "bool")
+        writes = any(isinstance(e, Store) and o.axes() & over for e, o in self.accesses.offsets)
         busy = instructions(self.facts.nest, self.buffers) >= _BUSY * moved(self.facts.nest, self.buffers)
-        return _BUSY_WAVES if wide and busy else _COLUMN_WAVES
+        return _BUSY_WAVES if wide and writes and busy else _COLUMN_WAVES
 
     def _apart(self, fast: str, over: frozenset[str], kept: list[str], reduces: list[int]) -> Cut | None:
         """A cut that leaves the points of the fast axis results of their own."""
