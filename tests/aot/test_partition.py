@@ -387,3 +387,10 @@ def test_elements_from_a_place_each_are_saved_before_costly_functions():
     x, places = torch.randn(64, 64, requires_grad=True), torch.randint(0, 64, (64, 64))
     part, _ = partition_of(lambda x: (x.tanh().gather(0, places) * 2).exp().sin(), x)
     assert "gather" not in part.recomputed, part.recomputed
+
+
+@pytest.mark.parametrize(("exponent", "saved"), [(2, False), (3.0, False), (2.5, True)])
+def test_a_power_that_is_a_few_products_is_computed_again(exponent, saved):
+    x, y = (torch.randn(64, 64, requires_grad=True) for _ in range(2))
+    part, _ = partition_of(lambda x, y: (1 - x.tanh()) ** exponent * y.sin(), x, y)
+    assert any("pow" in name for name in part.saved) == saved

@@ -41,6 +41,7 @@ class OpClass:
 
 _LIBRARY, _RANDOM, _VIEW, _SYMBOL = OpClass("library"), OpClass("random"), OpClass("view"), OpClass("symbol")
 _THIN_SUM, _THIN_REDUCTION = OpClass("pointwise", 3.2), OpClass("reduction", 3.2)
+_POWER = OpClass("pointwise", 0.6)
 _REDUCING = (REDUCTION, SCAN)
 """Kinds whose work is on each element of what they read."""
 _SOFTMAXES = ("_softmax", "_log_softmax")
@@ -72,8 +73,16 @@ def classify(node: Node) -> OpClass:
     row = row_of(target)
     if row is None:
         return _LIBRARY
-    found = _class_of(row)
+    found = _POWER if _is_product(node) else _class_of(row)
     return replace(found, kind="reduction") if row.kind == POINTWISE and _loses_dimensions(node) else found
+
+
+def _is_product(node: Node) -> bool:
+    """Whether a power is a few products: those to the exponents that kernels compute so in any case."""
+    if node.target is not torch.ops.aten.pow.Tensor_Scalar:
+        return False
+    exponent = node.args[1]
+    return isinstance(exponent, (int, float)) and -2 <= exponent <= 3 and exponent == int(exponent)
 
 
 def _loses_dimensions(node: Node) -> bool:
