@@ -115,11 +115,16 @@ class CutChoice:
         return self.axis.axis_to_cut(over - inner, parts, reduces)
 
     def _waves(self, over: frozenset[str]) -> int:
-        """Programs for each processor that walk down columns. Numbers of 16 bits, two of a register, ask for few."""
+        """Programs for each processor that walk down columns. Numbers of 16 bits, two of a register, ask for few unless
+        instructions take longer than memory.
+        """
+        nest, buffers = self.facts.nest, self.buffers
+        if computes(nest, buffers):
+            return _BUSY_WAVES
         wide = all(DTYPES[e.dtype].size >= 4 for e, _ in self.accesses.loads if e.dtype != "bool")
         writes = any(isinstance(e, Store) and o.axes() & over for e, o in self.accesses.offsets)
-        busy = instructions(self.facts.nest, self.buffers) >= _BUSY * moved(self.facts.nest, self.buffers)
-        return _BUSY_WAVES if wide and writes and busy else _COLUMN_WAVES
+        busy = wide and writes and instructions(nest, buffers) >= _BUSY * moved(nest, buffers)
+        return _BUSY_WAVES if busy else _COLUMN_WAVES
 
     def _apart(self, fast: str, over: frozenset[str], kept: list[str], reduces: list[int]) -> Cut | None:
         """A cut that leaves the points of the fast axis results of their own."""
