@@ -62,7 +62,7 @@ def _parts(
     """A part for each of the results that depend on others, after those of what it depends on; and those without."""
     returned, _ = flatten(gm.graph.output_node().args[0])
     results = _Results(returned, gm, with_history)
-    if len(results.places) < 2:
+    if len(results.places) < 2 or not results.seen:
         return [], []
     calls = _Calls(gm, results, written, notes)
     made = [calls.part(node, example_inputs) for node in gm.graph.nodes if results.is_first(node)]
@@ -88,8 +88,8 @@ def _in_order(parts: Sequence[Part]) -> list[Part]:
 class _Results:
     """The results of a graph that may have a gradient, each once, and inputs that get a history by being written to.
 
-    Input i has the place -1-i. Another one sees all of its gradient, returned or not. Results that nobody sees have
-    none that is asked for.
+    Input i has the place -1-i. Another one sees all of its gradient, returned or not. Results that nobody sees depend
+    on others as all do, but none is asked for a gradient: nothing leads to them.
     """
 
     def __init__(self, returned: Sequence[Any], gm: GraphModule, written: Sequence[int]) -> None:
@@ -97,11 +97,9 @@ class _Results:
         inputs = {id(example(n)) for i, n in enumerate(given) if i not in written}
         values = {i: n for i, n in enumerate(returned) if isinstance(n, Node)} | {-1 - i: given[i] for i in written}
         unseen = gm.graph.output_node().meta.get(UNSEEN_RESULTS, ())
-        self.nodes = {
-            i: n
-            for i, n in values.items()
-            if i not in unseen and _may_have_gradient(n) and id(example(n)) not in inputs
-        }
+        self.nodes = {i: n for i, n in values.items() if _may_have_gradient(n) and id(example(n)) not in inputs}
+        self.seen = {id(example(n)) for i, n in self.nodes.items() if i not in unseen}
+        """Which values are results that somebody sees."""
         self.places: dict[int, tuple[int, ...]] = {}
         for i, node in self.nodes.items():
             self.places[id(example(node))] = (*self.places.get(id(example(node)), ()), i)
@@ -187,7 +185,7 @@ class _Calls:
         while stack:
             node = stack.pop()
             places = self.results.places_of(node)
-            if places and places != own and views.isdisjoint(places):
+            if places and places != own and id(example(node)) in self.results.seen and views.isdisjoint(places):
                 stops[node] = places[0]
             elif node not in needed:
                 needed.add(node)
