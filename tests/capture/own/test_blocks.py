@@ -130,7 +130,8 @@ def test_what_the_program_holds_between_blocks_has_its_gradient() -> None:
     assert any(one < all_of_it for one, all_of_it in zip(unseen, results, strict=True))
 
 
-def test_a_gradient_goes_by_what_the_program_holds_where_a_cut_is_after_what_depends_on_it() -> None:
+@pytest.mark.parametrize("by_view", [False, True], ids=["itself", "by a view"])
+def test_a_gradient_goes_by_what_the_program_holds_where_a_cut_is_after_what_depends_on_it(by_view: bool) -> None:
     torch.manual_seed(3)
     ups, downs = ([torch.randn(size, 64).mul(0.1).requires_grad_() for _ in range(6)] for size in (128, 64))
 
@@ -139,7 +140,7 @@ def test_a_gradient_goes_by_what_the_program_holds_where_a_cut_is_after_what_dep
         for up, down in zip(ups, downs, strict=True):
             found = torch.nn.functional.linear(x.sin().mul(1.5), up)
             x = x.add(found.tanh().view(-1, 2, 64).sum(1)).mul(0.9)
-            kept.append(x)
+            kept.append(x.view(-1) if by_view else x)
             x = x + torch.nn.functional.linear(x.sigmoid().mul(1.1), down)  # cut after this linear: reads both
         return x.square().sum(), *kept
 
@@ -147,10 +148,11 @@ def test_a_gradient_goes_by_what_the_program_holds_where_a_cut_is_after_what_dep
     gradients = []
     for call in (function, compiled, compiled):
         total, *kept = call(torch.linspace(-1, 1, 64 * 2048).view(2048, 64).requires_grad_())
-        for one in kept:
+        held = [one._base if by_view else one for one in kept]
+        for one in held:
             one.retain_grad()
-        total.backward(inputs=kept)
-        gradients.append([one.grad for one in kept])
+        total.backward(inputs=held)
+        gradients.append([one.grad for one in held])
     for found in gradients[1:]:
         torch.testing.assert_close(found, gradients[0], rtol=1e-3, atol=1e-3)
     call, _, record = _captured(function)

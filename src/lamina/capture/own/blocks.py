@@ -54,6 +54,11 @@ class Parts:
     calls: int
     seen: set[Node] = field(default_factory=set)
 
+    def see_bases(self) -> None:
+        """The program, which holds a view, is given what it is a view of by its ``_base``."""
+        held = {storage_of(node.meta["example_value"]) for node in self.seen if _is_tensor(node)}
+        self.seen |= {node for node in self.crossing if storage_of(node.meta["example_value"]) in held}
+
 
 def part_of_graph(
     whole: Segment, nodes: Sequence[Node], tensors: Mapping[Node, Pending], seen: Set[Node]

@@ -359,6 +359,9 @@ class Recorder(TorchFunctionMode):
                     alive.append(made)
                 if seen and parts is not None:
                     parts.seen.add(segment.nodes[id(made._fake)])
+            if parts is not None:
+                with without_function_modes():
+                    parts.see_bases()
             alive.reverse()
             outputs += [segment.nodes[id(one._fake)] for one in alive]
             if parts is None:
