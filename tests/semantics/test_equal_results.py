@@ -71,3 +71,37 @@ def test_results_that_eager_does_not_save_may_be_written_to(front: str) -> None:
         result.zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         square.sum().backward()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("front", ["dynamo", "own"])
+def test_results_may_be_written_to_where_aotautograd_traces(front: str, dynamic: bool) -> None:
+    """It traces graphs that return views and sizes that change."""
+    torch._dynamo.reset()
+
+    def by_hand(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        powers = (x - x.amax(-1, True)).exp()
+        found = powers / powers.sum(-1, True)
+        return found, x.relu(), found[:]
+
+    def and_read(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found, _, view = by_hand(x)
+        return found, view, view * found
+
+    found = []
+    options = {"capture": front}
+    for function in (by_hand, lamina.compile(by_hand, dynamic=dynamic, options=options)):
+        x = torch.arange(12.0).view(3, 4).sin().requires_grad_()
+        result, *others = function(x)
+        with torch.no_grad():
+            result.zero_()
+        ((result + others[0]) * torch.arange(4.0)).sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(found[1], found[0])
+
+    x = torch.randn(3, 4, requires_grad=True)
+    result, _, square = lamina.compile(and_read, dynamic=dynamic, options=options)(x)
+    with torch.no_grad():
+        result.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        square.sum().backward()

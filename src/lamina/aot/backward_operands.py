@@ -14,7 +14,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from lamina.aot.cost import classify
-from lamina.base.captured import UNSAVED_RESULT
+from lamina.base.captured import unsaved_result
 from lamina.base.fx.copying import needed_by
 from lamina.base.torch_private import OpOverload
 from lamina.ops import row_of
@@ -38,19 +38,18 @@ def mark_backward_operands(joint: GraphModule, forward_outputs: int) -> None:
         elif (node in backward and node not in forward) or (node in operands and _is_view(node)):
             operands.update(elements_read(node))
     formulas = backward - forward
-    operands -= {n for n in forward if n.meta.get(UNSAVED_RESULT) and not _read_by_others(n, n, formulas)}
+    operands -= {n for n in forward if unsaved_result(n) and not _read_by_others(n, n, formulas)}
     read = [not operands.isdisjoint(memory_of(n)) for n in results[:forward_outputs]]
     output.meta[_OPERAND] = tuple(read)
 
 
 def _read_by_others(view: Node, node: Node, formulas: set[Node]) -> bool:
     """Whether ``formulas`` of the backward read a view of ``node``, besides those of the call that gave it."""
-    own = f"{node.meta.get('source', '')} backward"
     for user in view.users:
         if user.op == "call_function" and _is_view(user):
             if _read_by_others(user, node, formulas):
                 return True
-        elif user in formulas and user.meta.get("source") != own:
+        elif user in formulas and unsaved_result(user) != unsaved_result(node):
             return True
     return False
 

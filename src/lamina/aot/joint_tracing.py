@@ -24,7 +24,7 @@ from lamina.aot.calls import Call, Calls, Unsuitable, Value, is_plain
 from lamina.aot.torch_private import ENTER_AUTOCAST, SET_GRAD, STATELESS, backend_fakes, plain_dispatch, tracing_state
 from lamina.aot.trace import CallTrace
 from lamina.aot.traits import as_assumed, dense, dependence, is_static, last_uses
-from lamina.base.captured import UNSAVED_RESULT, example
+from lamina.base.captured import NOTES, example
 from lamina.base.fx.copying import Made, Write, copy_nodes
 from lamina.base.fx.torch_private import flatten, graph_module, unflatten
 from lamina.base.source import source_of
@@ -34,7 +34,7 @@ from lamina.ops.aliasing import makes_view
 __all__ = ["JointGraph", "trace_joint"]
 
 aten = torch.ops.aten
-_CARRIED = ("stack_trace", "nn_module_stack", UNSAVED_RESULT)
+_CARRIED = ("stack_trace", "nn_module_stack", NOTES)
 
 
 @dataclass(frozen=True, slots=True)

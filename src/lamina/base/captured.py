@@ -12,19 +12,22 @@ from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import storage_of
 
 __all__ = [
-    "UNSAVED_RESULT",
+    "NOTES",
     "UNSEEN_RESULTS",
     "argument",
     "example",
     "fakes",
     "is_custom_function",
+    "mark_unsaved_result",
     "may_be_alike",
     "memory",
     "tensors",
+    "unsaved_result",
 ]
 
-UNSAVED_RESULT = "unsaved_result"
-"""The ``meta`` of a call that gives what another gave whose gradient does not ask for its result, as this one's may."""
+NOTES = "custom"
+"""The ``meta`` that AOTAutograd gives to all that it traces of a node, and to what it traces of its gradient."""
+_UNSAVED_RESULT = "lamina_unsaved_result"
 UNSEEN_RESULTS = "unseen_results"
 """The ``meta`` of an output: the places of results that other graphs read and nobody else, so that none is watched."""
 
@@ -37,6 +40,17 @@ def example(node: Any) -> Any:
 def argument(value: Any) -> Any:
     """The value that tracing had for an argument of a captured call: the argument itself if it is no node."""
     return example(value) if isinstance(value, Node) else value
+
+
+def mark_unsaved_result(node: Node) -> None:
+    """Note that ``node`` gives what another call gave whose gradient does not ask for its result, as this one's may."""
+    node.meta[NOTES] = {**(node.meta.get(NOTES) or {}), _UNSAVED_RESULT: node.name}
+
+
+def unsaved_result(node: Node) -> str | None:
+    """The name of the call so marked that ``node`` was traced of, or of whose gradient it was."""
+    name: str | None = (node.meta.get(NOTES) or {}).get(_UNSAVED_RESULT)
+    return name
 
 
 def is_custom_function(node: Node) -> bool:

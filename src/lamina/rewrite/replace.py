@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from lamina.base.captured import UNSAVED_RESULT
+from lamina.base.captured import mark_unsaved_result
 from lamina.base.fx.copying import add_calls
 from lamina.base.fx.recording import Decompositions
 from lamina.base.identity import line_of, place_of
@@ -246,7 +246,7 @@ def _take_value(new: Node, old: Node) -> None:
     if new.op != "call_function" or "example_value" not in new.meta:
         return
     if not saves_its_result(a):
-        new.meta[UNSAVED_RESULT] = True
+        mark_unsaved_result(new)
     if len(a.stride()) == len(b.stride()) and all(map(same_size, a.stride(), b.stride())):
         new.meta.update(val=a, example_value=a)
 
