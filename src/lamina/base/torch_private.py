@@ -34,6 +34,7 @@ __all__ = [
     "how_made_called",
     "is_boxed",
     "is_functional",
+    "is_leaf",
     "is_view",
     "makes_parts",
     "memory_of",
@@ -120,6 +121,20 @@ def is_boxed(call: Callable[..., Any]) -> bool:
 def base_of(tensor: Tensor) -> Tensor | None:
     """The tensor that autograd takes ``tensor`` for a view of."""
     return tensor._base
+
+
+def is_leaf(tensor: Tensor) -> bool:
+    """Whether a tensor has no history, asked so that it gets none: what ``Tensor.is_leaf`` says of all but stale views.
+
+    The history of a view whose base was written to is made anew once ``is_leaf`` is asked for, and a write to the view
+    that eager refuses before that goes on after it; of some views autograd refuses to make it.
+    """
+    if not tensor.requires_grad:
+        return True
+    base = tensor._base
+    if base is None or base.is_leaf:
+        return tensor.is_leaf
+    return bool(_get_creation_meta(tensor) == CreationMeta.NO_GRAD_MODE)
 
 
 def is_view(tensor: Tensor) -> bool:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import lamina
+from lamina.base.torch_private import is_leaf
 
 PARTS = {
     "unbind": lambda x: x.unbind(0),
@@ -13,10 +14,11 @@ PARTS = {
     "chunk": lambda x: x.chunk(2),
     "unbind and view": lambda x: tuple(part.view(-1) for part in x.unbind(0)),
 }
+OWN = {"capture": "own"}
 
 
 def compiled(program):
-    return lamina.compile(program, options={"capture": "own"})
+    return lamina.compile(program, options=OWN)
 
 
 @pytest.mark.parametrize("parts", PARTS)
@@ -57,3 +59,47 @@ def test_a_view_made_and_written_to_without_gradients_leaves_those_of_the_rest()
         y.sum().backward()
         assert torch.equal(y[0], torch.zeros(3))
         assert torch.equal(x.grad, torch.full((4, 3), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "outside"), [(OWN, False), (OWN, True), ({}, False)], ids=["own", "own, outside", "default"]
+)
+def test_a_write_to_a_view_whose_base_got_a_history_is_refused(options: dict[str, str], outside: bool) -> None:
+    """Autograd refuses it until something asks for the view's history, as ``is_leaf`` does."""
+    weight = torch.ones(3, requires_grad=True)
+
+    def program(x, y):
+        if not outside:
+            y.mul_(weight)
+        return x.add_(1)[1:]
+
+    def call(function):
+        base = torch.ones(4, 3)
+        x, y = base[:2], base[0:2]
+        if outside:
+            y.mul_(weight)
+        with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+            function(x, y)
+
+    call(program)
+    torch._dynamo.reset()
+    compiled = lamina.compile(program, backend="eager", options=options)
+    for _ in range(3):
+        call(compiled)
+
+
+def test_leaves_are_told_without_giving_views_a_history() -> None:
+    weight = torch.ones(4, requires_grad=True)
+    plain = torch.ones(4)
+    written = torch.ones(4)
+    with torch.no_grad():
+        unseen = weight[:2]
+    before = plain[:2]
+    given = torch.ones(4)[:2].requires_grad_()
+    stale = written[:2]
+    written.mul_(weight)
+    tensors = [weight, weight[:2], weight * 2, (weight * 2)[:2], unseen, before, given, weight.detach(), plain]
+    assert [is_leaf(t) for t in tensors] == [t.is_leaf for t in tensors]
+    assert not is_leaf(stale)
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        stale.add_(1)

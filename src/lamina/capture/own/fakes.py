@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lamina.base.torch_private import storage_of
+from lamina.base.torch_private import is_leaf, storage_of
 from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.nested import flat, tensors_only
 from lamina.capture.own.torch_private import fake_mode, looking_like, unhooked
@@ -123,7 +123,7 @@ class Fakes:
 def look(t: torch.Tensor) -> Any:
     """What a compiled graph assumes of a tensor that it is given."""
     return (
-        type(t), t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, t.is_leaf,
+        type(t), t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, is_leaf(t),
         t.is_conj(), t.is_neg(),
     )  # fmt: skip
 

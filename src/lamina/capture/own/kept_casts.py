@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from lamina.base.modes import autocast_depth
+from lamina.base.torch_private import is_leaf
 from lamina.base.user_warnings import warn_user
 
 __all__ = ["KeptCasts"]
@@ -36,7 +37,7 @@ class KeptCasts:
         for tensor in tensors:
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
                 continue  # whose class may look at what is asked
-            if not (tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32):
+            if not (tensor.requires_grad and is_leaf(tensor) and tensor.dtype is torch.float32):
                 continue
             known = self._types.setdefault(id(tensor), (tensor, set()))[1]
             if known - types and autocast_depth() > 1 and not self._told:

@@ -10,6 +10,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from lamina.base.followed import held_by_followers, moved
 from lamina.base.lowering import is_programs_own
+from lamina.base.torch_private import is_leaf
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.torch_private import held_beneath, take_place, unhooked
 
@@ -63,7 +64,7 @@ _HELD_HERE = sys.getrefcount(object()) + 1
 
 def _again(tensor: torch.Tensor) -> torch.Tensor:
     """Another tensor that is ``tensor``, with its history and its memory."""
-    with torch.set_grad_enabled(not (tensor.is_leaf and tensor.requires_grad)):  # such a view was made without
+    with torch.set_grad_enabled(not (is_leaf(tensor) and tensor.requires_grad)):  # such a view was made without
         return tensor.view_as(tensor)
 
 

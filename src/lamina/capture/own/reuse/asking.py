@@ -123,7 +123,7 @@ def _looks_but_for_sizes(objects: Names, p: str, value: Any) -> list[str]:
     _, device, _, _, offset, requires_grad, is_leaf, conj, neg = value
     return [
         f"{p}.requires_grad is not {requires_grad}",
-        f"{p}.is_leaf is not {is_leaf}",
+        *([f"is_leaf({p}) is not {is_leaf}"] if requires_grad else []),
         f"{p}.storage_offset() != {offset}",
         f"{p}.device != {objects.key(device)}",
         f"{p}.is_conj() is not {conj}",

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.torch_private import is_leaf
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.guards.guard import Guard
 from lamina.capture.own.guards.library import Library
@@ -184,8 +185,8 @@ class Driver:
     def _space(self) -> dict[str, Any]:
         return {
             **self.names.objects, "gone": Miss(None), "another": Miss(None, learnt=True), "state": state_of_torch,
-            "is_wrapped": is_wrapped, "new": object.__new__, "constant_key": constant_key, "bound": MethodType,
-            "within": _within, "distinct": distinct, "hooked": is_from_a_hook,
+            "is_wrapped": is_wrapped, "is_leaf": is_leaf, "new": object.__new__, "constant_key": constant_key,
+            "bound": MethodType, "within": _within, "distinct": distinct, "hooked": is_from_a_hook,
             "meeting": Meeting,
         }  # fmt: skip
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
+from lamina.base.torch_private import is_leaf
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.facts import Facts, Place, called, constant_key, is_settled
@@ -273,7 +274,7 @@ class Trace:
 def tensor_look(t: torch.Tensor) -> Any:
     """What the fact about a tensor says: (dtype, device, sizes, strides, offset, requires_grad, leaf, conj, neg)."""
     return (
-        t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, t.is_leaf, t.is_conj(),
+        t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, is_leaf(t), t.is_conj(),
         t.is_neg(),
     )  # fmt: skip
 
