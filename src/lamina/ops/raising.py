@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import operator
+from typing import Any
 
 import torch
 from torch.fx import Node
 
 from lamina.base.aliasing import writes_first
-from lamina.base.captured import example, tensors
+from lamina.base.captured import argument, example, tensors
 from lamina.base.overloads import overloads_named
 from lamina.base.source import operation_name
 from lamina.ops.calls import ANY, FLOATS, FUNCTIONS, NUMBERS, TRUTHS, USUAL
@@ -25,6 +27,8 @@ _SAME = {
 """Methods that do what others do."""
 _RANGES = frozenset({"arange", "linspace"})
 """Calls that make no truth values and no complex numbers."""
+_NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat)
+_OF_ALL_INTEGERS = (torch.int64, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 _MASKED = frozenset({"scaled_dot_product_attention"})
 """Calls one operand of which may be truth values beside numbers."""
 _RANDOM = torch.Tag.nondeterministic_seeded
@@ -44,6 +48,32 @@ def _lists(node: Node) -> bool:
     return any(isinstance(one, list) for one in found)
 
 
+def _numbers(node: Node) -> list[Any]:
+    """The numbers that a call is given, symbols of numbers as well; some are sizes or dimensions."""
+    found: list[Any] = []
+    waiting: list[Any] = [*node.args, *node.kwargs.values()]
+    while waiting:
+        one = argument(waiting.pop())
+        if isinstance(one, (tuple, list)):
+            waiting.extend(one)
+        elif isinstance(one, _NUMBERS) and not isinstance(one, bool):
+            found.append(one)
+    return found
+
+
+def _fits(number: Any, dtype: torch.dtype) -> bool:
+    """Whether ``number`` is one of a dtype's; of a symbol, whether all of its values are."""
+    if dtype is torch.bool:
+        return True
+    if isinstance(number, torch.SymInt):
+        return dtype in _OF_ALL_INTEGERS
+    if isinstance(number, (torch.SymFloat, complex)):
+        return dtype in (torch.float64, torch.complex128)
+    if dtype.is_floating_point or dtype.is_complex:
+        return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
+    return math.isfinite(number) and torch.iinfo(dtype).min <= number <= torch.iinfo(dtype).max
+
+
 def holds(node: Node) -> bool:
     """Whether the call, which tracing has accepted, raises for no values of its operands."""
     if node.target is getattr:
@@ -58,6 +88,8 @@ def holds(node: Node) -> bool:
     holds = known.holds if known is not None else ""
     if holds == ANY:
         return True
+    if not all(_fits(number, t.dtype) for t in tensors(node) for number in _numbers(node)):
+        return False
     dtypes = {t.dtype for t in given} - ({torch.bool} if name in _MASKED else set())
     if holds == USUAL:
         made = {t.dtype for t in tensors(node)}

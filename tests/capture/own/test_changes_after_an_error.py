@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections import defaultdict
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import lamina
+from lamina.base.modes import autocast_depth
 
 
 class Entries(dict):
@@ -66,3 +68,39 @@ def test_a_change_after_an_error_is_not_made(
     compiled(x, i, found)
     as_list: Callable[[Any], list[Any]] = lambda kept: list(kept.items() if isinstance(kept, dict) else kept)  # noqa: E731
     assert as_list(found) == as_list(wanted)
+
+
+def _full(x, k):
+    return torch.full((3,), k * 100, dtype=torch.int8)
+
+
+def _full_like(x, k):
+    return torch.full_like(x, k * 100, dtype=torch.int8)
+
+
+def _in_half(x, k):
+    return torch.full_like(x, k * 1e5, dtype=torch.float16)
+
+
+@pytest.mark.parametrize("make", [_full, _full_like, _in_half])
+def test_a_number_that_a_dtype_does_not_hold_is_an_error_that_the_program_handles(make: Callable[..., Any]) -> None:
+    def handles(x, k):
+        try:
+            found = make(x, k)
+        except RuntimeError:
+            return "handled"
+        return found
+
+    def leaves_autocast(x, k):
+        with torch.autocast("cpu", enabled=False):
+            return make(x, k)
+
+    compiled = lamina.compile(handles, options={"capture": "own"})
+    within = lamina.compile(leaves_autocast, options={"capture": "own"})
+    before = autocast_depth()
+    for k in (0, 2, 3):
+        wanted, found = handles(torch.ones(4), k), compiled(torch.ones(4), k)
+        assert type(wanted) is type(found)
+        with contextlib.suppress(RuntimeError):
+            within(torch.ones(4), k)
+        assert autocast_depth() == before

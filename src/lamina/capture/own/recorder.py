@@ -243,14 +243,17 @@ class Recorder(TorchFunctionMode):
             segment.note_writes(written, records)
             segment.trials.written[node] = tuple(segment.nodes[id(_fake_of(target, segment))] for target in written)
         self.regions.calls += 1
-        if not segment.watched and not is_quiet(node):
-            segment.watched = self.handled()
-        if in_place(func):
-            if name_of(func) == "__setitem__":
-                return (None,)
+        results: Any
+        if name_of(func) == "__setitem__":
+            results = None
+        elif in_place(func):
             node.meta["example_value"] = _fake_of(args[0], segment)
-            return (args[0],)
-        return (self._results(found, node, {id(_fake_of(t, segment)): t for t in flat((args, kwargs))}),)
+            results = args[0]
+        else:
+            results = self._results(found, node, {id(_fake_of(t, segment)): t for t in flat((args, kwargs))})
+        if not segment.watched and not is_quiet(node):  # which asks what the node gives
+            segment.watched = self.handled()
+        return (results,)
 
     def _looked_ahead(self, segment: Segment, func: Any, args: Any, kwargs: Any) -> Any:
         """Fake results of a call; None if a graph cannot hold it."""
