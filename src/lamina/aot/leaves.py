@@ -9,10 +9,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.aot import eager_reasons
+from lamina.aot.torch_private import is_leaf
 from lamina.base.captured import example, fakes, memory, tensors
 from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
-from lamina.base.torch_private import is_leaf
 
 __all__ = ["leaf_made"]
 

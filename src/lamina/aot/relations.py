@@ -16,13 +16,14 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot import eager_reasons
 from lamina.aot.engine.relating import Below, Family, Group, Relations
+from lamina.aot.torch_private import is_leaf
 from lamina.base.aliasing import tensors_written
 from lamina.base.captured import example, fakes, is_custom_function, memory
 from lamina.base.overlap import may_overlap, meet
 from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_constant, is_sure
-from lamina.base.torch_private import as_usual, base_of, count_together, how_made, is_leaf, is_view, makes_parts
+from lamina.base.torch_private import as_usual, base_of, count_together, how_made, is_view, makes_parts
 
 __all__ = ["below", "parts_that_meet", "relations", "view_by_function", "view_of_windows", "written_since"]
 

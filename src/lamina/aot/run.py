@@ -42,7 +42,7 @@ from lamina.aot.separate_histories import separating, without_histories
 from lamina.aot.specialized_integers import fixed_integers, wants_numbers
 from lamina.aot.state import undone, without_history
 from lamina.aot.taken_apart import TakenApart
-from lamina.aot.torch_private import asks_for_another_capture
+from lamina.aot.torch_private import asks_for_another_capture, is_leaf
 from lamina.base.devices import kind_of
 from lamina.base.fx.torch_private import flatten
 from lamina.base.modes import autocast_kept
@@ -51,7 +51,6 @@ from lamina.base.recipes import made_of
 from lamina.base.recovery import brief, raised_within
 from lamina.base.symbolic.environment.torch_private import SizesTakeTooLong, questions_limited
 from lamina.base.symbolic.torch_private import DataDependentGuard
-from lamina.base.torch_private import is_leaf
 from lamina.errors import LaminaError
 from lamina.options import Options
 

@@ -48,6 +48,7 @@ from lamina.aot.engine.torch_private import (
     without_autocast,
 )
 from lamina.base.symbolic.torch_private import is_fake
+from lamina.base.torch_private import is_leaf as is_known_leaf
 
 __all__ = [
     "ASSERT",
@@ -80,6 +81,7 @@ __all__ = [
     "has_storage",
     "is_checkpointed",
     "is_grad_enabled",
+    "is_leaf",
     "is_torch_function",
     "is_transformed",
     "is_written_to",
@@ -129,6 +131,18 @@ def guard_overlap(gm: GraphModule, overlapping: Sequence[int], apart: Sequence[i
         return
     guard = StorageOverlap([sources[i] for i in overlapping], [sources[i] for i in apart])  # type: ignore[misc]
     context.guards_context.aotautograd_guards.append(guard)
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether a tensor that requires a gradient has no history: that of a stale view is its base's.
+
+    Autograd makes the history of a view anew once the base was written to, and refuses to for some of them.
+    """
+    try:
+        return is_known_leaf(tensor)
+    except RuntimeError:
+        made = torch._C._autograd._get_creation_meta(tensor)
+        return bool(made == torch._C._autograd.CreationMeta.NO_GRAD_MODE)
 
 
 def refuses_history(tensor: torch.Tensor) -> bool:

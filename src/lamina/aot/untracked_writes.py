@@ -14,12 +14,11 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot import eager_reasons
-from lamina.aot.torch_private import share_history
+from lamina.aot.torch_private import is_leaf, share_history
 from lamina.base.aliasing import tensors_written
 from lamina.base.captured import example, fakes, memory
 from lamina.base.reasons import Reason
 from lamina.base.source import source_of
-from lamina.base.torch_private import is_leaf
 
 __all__ = ["untracked_write"]
 

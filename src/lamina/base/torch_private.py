@@ -127,14 +127,14 @@ def is_leaf(tensor: Tensor) -> bool:
     """Whether a tensor has no history, asked so that it gets none: what ``Tensor.is_leaf`` says of all but stale views.
 
     The history of a view whose base was written to is made anew once ``is_leaf`` is asked for, and a write to the view
-    that eager refuses before that goes on after it; of some views autograd refuses to make it.
+    that eager refuses before that goes on after it. Raises ``RuntimeError`` where autograd refuses to make it.
     """
     if not tensor.requires_grad:
         return True
     base = tensor._base
-    if base is None or base.is_leaf:
+    if base is None or base.is_leaf or _get_creation_meta(tensor) != CreationMeta.DEFAULT:
         return tensor.is_leaf
-    return bool(_get_creation_meta(tensor) == CreationMeta.NO_GRAD_MODE)
+    return False
 
 
 def is_view(tensor: Tensor) -> bool:
