@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -158,6 +159,29 @@ def test_a_gradient_goes_by_what_the_program_holds_where_a_cut_is_after_what_dep
     call, _, record = _captured(function)
     call(torch.ones(2048, 64))
     assert str(IN_PARTS.number) in _codes(record)
+
+
+def test_a_call_that_is_not_interpreted_lets_go_of_what_later_parts_do_not_read() -> None:
+    model, made, most = Blocks(), [], []
+
+    def backend(gm: GraphModule, fakes: Any) -> Callable[..., Any]:
+        def run(*given: Tensor) -> Any:
+            most.append(sum(one() is not None for one in made))
+            results = gm.forward(*given)
+            made.extend(weakref.ref(one) for one in results)
+            return results
+
+        return run
+
+    record = Record()
+    call = interpreted_callable(model, backend_callable=backend, record=record)
+    with torch.no_grad():
+        for _ in range(3):
+            del made[:], most[:]
+            call(*_given())
+    assert str(REUSED.number) in _codes(record)
+    assert len(most) == _LAYERS + 1
+    assert max(most) <= 4  # the mask, what a block has given, and what it is made of
 
 
 def test_other_sizes_have_parts_too() -> None:

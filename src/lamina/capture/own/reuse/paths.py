@@ -56,7 +56,7 @@ def _lines(root: Node, facts: list[Fact], indent: str) -> Iterator[str]:
     chain = [root]
     while chain[-1].name:
         chain.append(chain[-1].nexts[0][1])
-    dead = _dead(chain)
+    dead, between = _dead(chain)
     for place, node in enumerate(chain):
         if place in dead:
             yield f"{indent}del {', '.join(dead[place])}"
@@ -66,7 +66,10 @@ def _lines(root: Node, facts: list[Fact], indent: str) -> Iterator[str]:
             else:
                 yield f"{indent}if {line.text}: return m{len(facts)}"
                 facts.append(line.fact)
-        yield from (f"{indent}{line}" for line in (*node.steps, *node.end))
+        for number, line in enumerate((*node.steps, *node.end)):
+            yield f"{indent}{line}"
+            if (place, number) in between:
+                yield f"{indent}del {', '.join(between[place, number])}"
         if node.name:
             yield from _decisions(node, facts, indent)
 
@@ -84,22 +87,33 @@ def _decisions(node: Node, facts: list[Fact], indent: str) -> Iterator[str]:
     yield f"{indent}    return another"
 
 
-def _dead(chain: list[Node]) -> dict[int, list[str]]:
-    """Which results are used no more from a node of a chain on, by its position."""
+def _dead(chain: list[Node]) -> tuple[dict[int, list[str]], dict[tuple[int, int], list[str]]]:
+    """Which results are used no more from a node of a chain on, by its position, and which after a line of one."""
     last: dict[str, int] = {}
     made: set[str] = set()
+    between: dict[tuple[int, int], list[str]] = {}
     for place, node in enumerate(chain):
-        for step in node.steps:
+        for step in (*node.steps, *node.end):
             left = _MADE.match(step)
             if left:
                 made.update(_RESULT.findall(left.group()))
         for name in _used(node):
             last[name] = place
     found: dict[int, list[str]] = {}
-    for name in sorted(made):
+    gone: set[str] = set()
+    for place, node in enumerate(chain):
+        lines = (*node.steps, *node.end)
+        lines_of = {name: number for number, line in enumerate(lines) for name in _RESULT.findall(line)}
+        asked = {*_RESULT.findall(" ".join((node.name, *(condition for condition, _ in node.nexts))))}
+        asked.update(*(_used(following) for _, following in node.nexts[1:]))
+        for name in sorted(made.intersection(lines_of) - asked):
+            if last[name] == place and lines_of[name] + 1 < len(lines):
+                between.setdefault((place, lines_of[name]), []).append(name)
+                gone.add(name)
+    for name in sorted(made - gone):
         if last[name] + 1 < len(chain):
             found.setdefault(last[name] + 1, []).append(name)
-    return found
+    return found, between
 
 
 def _used(node: Node) -> set[str]:
