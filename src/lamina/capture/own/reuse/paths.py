@@ -66,8 +66,8 @@ def _lines(root: Node, facts: list[Fact], indent: str) -> Iterator[str]:
             else:
                 yield f"{indent}if {line.text}: return m{len(facts)}"
                 facts.append(line.fact)
-        for number, line in enumerate((*node.steps, *node.end)):
-            yield f"{indent}{line}"
+        for number, step in enumerate((*node.steps, *node.end)):
+            yield f"{indent}{step}"
             if (place, number) in between:
                 yield f"{indent}del {', '.join(between[place, number])}"
         if node.name:
