@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from lamina.codegen.host_globals import Globals
+from lamina.codegen.host_reuse import written_over
 from lamina.codegen.host_values import Values
 from lamina.ir.loops import Buffer
 
@@ -28,18 +29,11 @@ class CudaMemory:
 
     def empty(self, buffer: Buffer) -> str:
         """Source text for the memory of a buffer."""
-        values = self.values
-        if buffer.name not in self.taken_over:
+        old = self.taken_over.get(buffer.name)
+        if old is None:
             return self._fresh(buffer)
-        old = values.buffers[self.taken_over[buffer.name]]
-        same = (old.shape, old.strides) == (buffer.shape, buffer.strides)
-        shaped = "" if same else f".as_strided({values.dims(buffer.shape)}, {values.dims(buffer.strides)})"
-        taken = f"{values.local(old.name)}{shaped}"
-        if old.name in self.asked:
-            name = values.local(old.name)
-            taken += f" if only_owner(references({name}), {name}) else {self._fresh(buffer)}"
-            self.imports.update(("only_owner", "references"))
-        return f"{taken}  # its last reader writes it over"
+        otherwise = self._fresh(buffer) if old in self.asked else None
+        return written_over(self.values, buffer, old, otherwise, self.imports)
 
     def _fresh(self, buffer: Buffer) -> str:
         values = self.values

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from lamina.codegen.host_values import Values
 from lamina.codegen.reuse import taken_over
 from lamina.ir.library import may_alias
-from lamina.ir.loops import BufferView, LibraryCall, storage_bytes
+from lamina.ir.loops import Buffer, BufferView, LibraryCall, storage_bytes
 from lamina.ir.plan import Plan
 
-__all__ = ["own_results", "reused"]
+__all__ = ["own_results", "reused", "written_over"]
 
 _WORTH_ASKING = 1 << 20
 """Bytes from which it is worth asking whether an input's memory may be taken over."""
@@ -37,3 +38,16 @@ def reused(plan: Plan, last: Mapping[str, int], donated: Collection[str]) -> tup
         if places[new].where == "output" and old not in returned
     }
     return found, asked
+
+
+def written_over(values: Values, buffer: Buffer, old: str, otherwise: str | None, imports: set[str]) -> str:
+    """Source text for the memory of ``old`` as that of ``buffer``; with an ``otherwise``, where the program finds
+    that nobody else holds ``old``. Adds what it calls to ``imports``.
+    """
+    before, name = values.buffers[old], values.local(old)
+    same = (before.shape, before.strides) == (buffer.shape, buffer.strides)
+    taken = name if same else f"{name}.as_strided({values.dims(buffer.shape)}, {values.dims(buffer.strides)})"
+    if otherwise is not None:
+        taken += f" if only_owner(references({name}), {name}) else {otherwise}"
+        imports.update(("only_owner", "references"))
+    return f"{taken}  # its last reader writes it over"

@@ -7,8 +7,8 @@ numbers that a thread holds are corrected side by side, and one branch asks whet
 all four are computed by the instruction. Corrections and results are the instruction's own where it does not branch;
 zeros, which it branches for, are divided and have roots without.
 
-H200, float32, whole kernels: softplus, its gradient and sums of columns 145 us -> 71 (Triton's approximate division
-71), hypotenuse and SiLU of a padded image 167 -> 154 (149), asinh over a norm 14.5 -> 12.1 (11.8).
+H200, float32, whole kernels, in brackets with Triton's approximate division: sums of columns beside a gradient 145 us
+-> 71, hypotenuse and SiLU of a padded image 167 -> 154 (149), asinh over a norm 14.5 -> 12.1 (11.8).
 """
 
 # mypy: ignore-errors

@@ -37,7 +37,7 @@ _COMMUTES = frozenset({"add", "mul", "and", "or", "eq", "ne"})
 
 def with_choices_of_operands(nest: Nest) -> Nest:
     """The nest with choices moved to where fewest instructions are left."""
-    if sum(isinstance(e, Compute) and e.op == "where" for e in nest.body) == 0:
+    if not any(isinstance(e, Compute) and e.op == "where" for e in nest.body):
         return nest
     body = _Merged(nest).run()
     goals = [p for p, e in enumerate(body) if isinstance(e, Store | Check)]
