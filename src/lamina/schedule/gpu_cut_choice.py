@@ -27,6 +27,8 @@ with a sum beside: 113 us by 64 programs of 4 warps, 36 by 394, 29 by 788 of 2; 
 """
 _READING_PROGRAMS = 8
 """Programs of a processor that reduce long rows and nothing else: two wait for memory longer than they use it."""
+_SHORT_COLUMN = 1024
+"""Points of a column that few programs go through, whatever they compute at each."""
 _ONE_TILE = 512
 """Points of columns that programs hold at once: such are done before a second launch would begin."""
 _WHOLE_TILE = 128
@@ -115,10 +117,12 @@ class CutChoice:
         return self.axis.axis_to_cut(over - inner, parts, reduces)
 
     def _waves(self, over: frozenset[str]) -> int:
-        """Programs for each processor that walk down columns. Numbers of 16 bits, two of a register, ask for few unless
-        instructions take longer than memory.
+        """Programs for each processor that walk down columns. Short columns ask for few, and so do numbers of 16 bits,
+        two of a register, unless instructions take longer than memory.
         """
         nest, buffers = self.facts.nest, self.buffers
+        if self.facts.size(over) <= _SHORT_COLUMN:
+            return _COLUMN_WAVES
         if computes(nest, buffers):
             return _BUSY_WAVES
         wide = all(DTYPES[e.dtype].size >= 4 for e, _ in self.accesses.loads if e.dtype != "bool")
