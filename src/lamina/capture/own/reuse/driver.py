@@ -28,6 +28,8 @@ __all__ = ["Driver", "Miss", "Run", "cannot_tell", "state_of_torch"]
 
 Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 """Gives the result of a call with these arguments, or says that it is not for it."""
+_TOO_LARGE = SyntaxError, RecursionError, MemoryError
+"""What Python raises for a text beyond its bounds."""
 _PLACE = re.compile(r"\bp\d+\b")
 
 
@@ -61,29 +63,42 @@ class Driver:
     def __init__(self, trace: Trace, result: Any, library: Library | None = None) -> None:
         names = Names()
         self._have(names, trace.facts, Path(trace, result, names).node, _graphs_of(trace))
-        self._write()
         self.views.update((id(view), kind) for kind, view in trace.views.items())
         self.have_guard(library, {place.number: value for value, place in trace.known.values()})
 
     @classmethod
     def of_program(cls, names: Names, facts: Facts, root: Node, graphs: list[Callable[..., Any]]) -> Driver:
-        """The driver of a program that another one has written; its text is compiled when it is first wanted."""
+        """The driver of a program that another one has written."""
         made = cls.__new__(cls)
         made._have(names, facts, root, graphs)
-        made.source, made.run = "", made._written_now
         return made
 
     def _have(self, names: Names, facts: Facts, root: Node, graphs: list[Callable[..., Any]]) -> None:
         self.names, self.facts, self.root, self.graphs = names, facts, root, graphs
         self.leaves = 1
+        self._source = ""
+        self.run: Run = self._written_now
         self.views: dict[int, type] = {}
         self._asks: Run | None = None
         self.guard: Guard | None = None
         self.quick: Run = cannot_tell
         self.with_machine = False
 
+    @property
+    def source(self) -> str:
+        """The text of ``run``."""
+        if not self._source:
+            self._write()
+        return self._source
+
     def _written_now(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._write()
+        """The first call of ``run``, whose text a guard machine may make needless."""
+        try:
+            self._write()
+        except _TOO_LARGE as error:
+            if isinstance(error, SyntaxError):
+                self.run = _never
+            return Miss(None)
         return self.run(args, kwargs)
 
     def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -170,7 +185,7 @@ class Driver:
             return False
         try:
             self._write()
-        except (SyntaxError, RecursionError, MemoryError):  # Python has bounds for programs
+        except _TOO_LARGE:
             changed.nexts.pop()
             self._write()
             return False
@@ -179,8 +194,8 @@ class Driver:
         return True
 
     def _write(self) -> None:
-        self.source, facts = _text(self.root)
-        self.run: Run = self._compiled(self.source, facts)
+        self._source, facts = _text(self.root)
+        self.run = self._compiled(self._source, facts)
 
     def _space(self) -> dict[str, Any]:
         return {
@@ -231,6 +246,11 @@ def _with_found(names: list[str], program: list[str]) -> list[str]:
 def cannot_tell(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What is asked in place of a machine."""
     return MISSING
+
+
+def _never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What runs in place of a program that Python does not take."""
+    return Miss(None)
 
 
 def _within(grad: bool, run: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> Any:
