@@ -19,16 +19,16 @@ from lamina.schedule.gpu_work import computes, instructions, moved
 
 __all__ = ["CutChoice"]
 
-_SHORT_ROW = 1024
-"""Points of a row with which a processor holds more programs at once."""
+_SHORT = 1024
+"""Points of a row with which a processor holds more programs at once; of a column that few programs go through,
+whatever they compute.
+"""
 _ROW_WARPS = 12
 """Warps of a processor that reduce short rows and columns across them (H200, layer norm's backward of 12608 rows of 768
 with a sum beside: 113 us by 64 programs of 4 warps, 36 by 394, 29 by 788 of 2; 50176 rows of 192: 28.6 by 1568 of one).
 """
 _READING_PROGRAMS = 8
 """Programs of a processor that reduce long rows and nothing else: two wait for memory longer than they use it."""
-_SHORT_COLUMN = 1024
-"""Points of a column that few programs go through, whatever they compute at each."""
 _ONE_TILE = 512
 """Points of columns that programs hold at once: such are done before a second launch would begin."""
 _WHOLE_TILE = 128
@@ -121,7 +121,7 @@ class CutChoice:
         two of a register, unless instructions take longer than memory.
         """
         nest, buffers = self.facts.nest, self.buffers
-        if self.facts.size(over) <= _SHORT_COLUMN:
+        if self.facts.size(over) <= _SHORT:
             return _COLUMN_WAVES
         if computes(nest, buffers):
             return _BUSY_WAVES
@@ -188,7 +188,7 @@ class CutChoice:
     def _programs_of_rows(self, inner: frozenset[str]) -> int:
         """Programs of a processor that reduce whole rows and, across them, columns."""
         volume = 1 << max(self.facts.size(inner) - 1, 1).bit_length()
-        if volume > _SHORT_ROW:
+        if volume > _SHORT:
             large = [(e, o) for e, o in self.accesses.offsets if o.axes() & inner and o.axes() - inner]
             reads = all(isinstance(e, Load) for e, _ in large)
             return _READING_PROGRAMS if reads and self._streamed(large) else 2
