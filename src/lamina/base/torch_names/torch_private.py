@@ -12,6 +12,7 @@ __all__ = [
     "FIXED_PARAMETER_SIZES",
     "GRAPH_BREAK",
     "IGNORED_LOGGING_FUNCTIONS",
+    "LISTS_OF_TENSORS",
     "MARK_DYNAMIC",
     "MARK_STATIC",
     "RECOMPILE_LIMIT",
@@ -32,6 +33,7 @@ EQUAL_SIZES_ARE_ONE = "torch.fx.experimental._config.use_duck_shape"
 FIXED_PARAMETER_SIZES = "torch._dynamo.config.force_parameter_static_shapes"
 GRAPH_BREAK = "torch._dynamo.graph_break"
 IGNORED_LOGGING_FUNCTIONS = "torch._dynamo.config.ignore_logging_functions"
+LISTS_OF_TENSORS = "torch.utils._foreach_utils"
 MARK_DYNAMIC = "torch._dynamo.mark_dynamic"
 MARK_STATIC = "torch._dynamo.mark_static"
 RECOMPILE_LIMIT = "torch._dynamo.config.recompile_limit"

@@ -20,7 +20,7 @@ import torch
 from torch.overrides import has_torch_function
 
 from lamina.base.class_flags import MADE_BY_PYTHON
-from lamina.base.torch_names.torch_private import CONTEXTLIB, DISPATCHERS
+from lamina.base.torch_names.torch_private import CONTEXTLIB, DISPATCHERS, LISTS_OF_TENSORS
 from lamina.capture.own.attributes import deletes_by_code, read_attribute, read_plainly, setter_of
 from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.causes.torch_private import cause_of_call, is_of_tensors, maker_of
@@ -45,6 +45,8 @@ _OPENED = (
     "torch.nn.utils.",
     "torch.autograd.grad_mode",
     "torch.backends.mha",
+    "torch.optim.",
+    LISTS_OF_TENSORS,
     DISPATCHERS,
     CONTEXTLIB,
 )

@@ -19,7 +19,7 @@ from lamina.base.drawing import may_draw
 from lamina.base.torch_private import is_functional
 from lamina.capture.own.blocks import Parts, part_of_graph, parts_of
 from lamina.capture.own.fakes import OTHER_KIND, NotHeld, kind_of_look, look
-from lamina.capture.own.frame import Unhandled
+from lamina.capture.own.frame import MISSING, Unhandled
 from lamina.capture.own.fused_layers import layer_of
 from lamina.capture.own.kept_casts import KeptCasts
 from lamina.capture.own.nested import flat, frozen, mapped, tensors
@@ -39,6 +39,7 @@ from lamina.capture.own.torch_calls import (
     name_of,
     recordable,
     target_of,
+    writes_to_list,
 )
 from lamina.capture.own.torch_private import (
     LAYERS,
@@ -48,6 +49,7 @@ from lamina.capture.own.torch_private import (
     cause_of_error,
     without_function_modes,
 )
+from lamina.capture.own.training.calls import answered
 from lamina.capture.own.writing import NORMS, is_elementwise_write, overlaps_itself, part_at, written_by
 
 __all__ = ["Recorder"]
@@ -109,12 +111,15 @@ class Recorder(TorchFunctionMode):
                 self.flush()  # strides of such dimensions are what the computation makes of them
             found = func(*mapped(args, looks), **mapped(kwargs, looks))
             return self._told(name, args, kwargs, found, sys._getframe(1))
+        found = answered(self, func, args, kwargs, sys._getframe(1))
+        if found is not MISSING:
+            return found
         if self.trace is not None and self.trace.learning.values:
             func, args, kwargs = with_numbers(self.trace, func, args, kwargs)
         self.cause = ""
         if recordable(func, args, kwargs, Pending) and by_interpreter(sys._getframe(1), _TORCH):
             layer = layer_of(func, args, mapped(args, looks)) if func in LAYERS and not kwargs else None
-            found = self._recorded(func, args, kwargs) if layer is None else self._by_calls(layer)
+            found = self.recorded(func, args, kwargs) if layer is None else self._by_calls(layer)
             if found is not None:
                 return found[0]
         self.end(name or str(func), always=True, cause=self.cause or cause_of_operands(flat((args, kwargs))))
@@ -126,8 +131,10 @@ class Recorder(TorchFunctionMode):
             found = func(*args)
             self.trace.learning.learn(func, args, found)
             return found
-        self.escaped(name)
         self.casts.note(flat((args, kwargs)), torch.is_grad_enabled(), autocast_states())
+        if self.trace is not None and self.trace.gradients.computes(func, args, kwargs):
+            return self.trace.gradients.computed(func, args, kwargs)
+        self.escaped(name)
         return func(*args, **kwargs)
 
     def _told(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any, frame: FrameType) -> Any:
@@ -144,7 +151,7 @@ class Recorder(TorchFunctionMode):
         pin_sizes(self.trace)
 
         def call(func: Any, *args: Any) -> Any:
-            found = self._recorded(func, args, {})
+            found = self.recorded(func, args, {})
             if found is None:
                 raise NotHeld(self.cause)
             return found[0]
@@ -187,7 +194,7 @@ class Recorder(TorchFunctionMode):
                 self.segment.switches = True
         SET_GRAD(*args)
 
-    def _recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
+    def recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """The pending result of a call that the graph holds now; None if it cannot hold it."""
         if torch.is_inference_mode_enabled() or kwargs.get("requires_grad") or hooks_on_saved_tensors() != self.hooks:
             return None
@@ -244,7 +251,7 @@ class Recorder(TorchFunctionMode):
             segment.trials.written[node] = tuple(segment.nodes[id(_fake_of(target, segment))] for target in written)
         self.regions.calls += 1
         results: Any
-        if name_of(func) == "__setitem__":
+        if name_of(func) == "__setitem__" or writes_to_list(func):
             results = None
         elif in_place(func):
             node.meta["example_value"] = _fake_of(args[0], segment)
@@ -271,12 +278,15 @@ class Recorder(TorchFunctionMode):
         known = segment.stand_ins.computed
         if name_of(func) == "__setitem__":
             compute = partial(_set_item, *args)
+        elif writes_to_list(func):
+            compute = partial(_write_to_list, func, args, kwargs)
         try:
             found = segment.stand_ins.result(key, compute, operands, place)
         except Exception as error:
             self.cause = error.cause if isinstance(error, NotHeld) else cause_of_error(error)
             return None  # eager says what is wrong, or computes what depends on values
-        if segment.stand_ins.computed > known and self._is_other(func, args, kwargs, operands, found):
+        others = segment.stand_ins.computed > known and not writes_to_list(func)
+        if others and self._is_other(func, args, kwargs, operands, found):
             segment.stand_ins.refuse(key)
             self.cause = OTHER_KIND
             return None  # the program may ask what eager gives
@@ -438,6 +448,12 @@ def _set_item(tensor: torch.Tensor, *given: Any) -> torch.Tensor:
     """``tensor``, of which a part is set."""
     tensor.__setitem__(*given)
     return tensor
+
+
+def _write_to_list(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors of a list, to which a function writes."""
+    func(*args, **kwargs)
+    return [*args[0]]
 
 
 def _fake_of(tensor: torch.Tensor, segment: Segment) -> Any:

@@ -57,6 +57,7 @@ class Regions:
     told_parts: Callable[[int, int], None] = lambda blocks, calls: None
     most: int = 0
     in_parts: dict[Any, bool] = field(default_factory=dict)
+    ahead: dict[Any, Any] = field(default_factory=dict)
 
     def fakes(self) -> Fakes:
         """Those of the thread: a mode is entered by one thread at a time."""

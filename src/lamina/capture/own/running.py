@@ -80,6 +80,7 @@ def _tell(trace: Any, segment: Segment, run: Callable[..., Any], alive: list[Pen
             writes=segment.writes,
             aliased=aliased,
             numbers=numbers,
+            written=tuple(segment.inputs[at] for at in segment.written()) if segment.writes else (),
         )
     )
 

@@ -109,8 +109,16 @@ class Segment:
         self.records = self.records or records
         if self._written is not None:
             self._written.update(map(id, targets))
-        if any(type(target) is Pending for target in targets):  # which may be a view of an input
-            self._written = None
+        made = [target._fake for target in targets if type(target) is Pending]
+        if made and any(one.layout is not torch.strided or storage_of(one) in self._of_inputs() for one in made):
+            self._written = None  # of a view of an input it is not known which part is written to
+
+    def _of_inputs(self) -> dict[int, int]:
+        """The memories of the inputs without values, with the positions of these."""
+        for at in range(len(self._memories), len(self.fakes)):
+            fake = self.fakes[at]
+            self._memories[storage_of(fake) if fake.layout is torch.strided else -1 - at] = at
+        return self._memories
 
     def meets(self, target: Any, operands: Sequence[Any], elementwise: bool) -> bool:
         """Whether a write to ``target`` is eager's, for the memory that it shares with one of the ``operands``.
@@ -118,9 +126,7 @@ class Segment:
         Eager refuses it, or what it leaves depends on the order of the elements; ``elementwise`` calls may read what
         they write to. All are tensors without values. Inputs of which views are a target and an operand are ``pairs``.
         """
-        for at in range(len(self._memories), len(self.fakes)):
-            fake = self.fakes[at]
-            self._memories[storage_of(fake) if fake.layout is torch.strided else -1 - at] = at
+        self._of_inputs()
         if not elementwise and sum(tensor is target for tensor in operands) > 1:
             return True
         others = [tensor for tensor in operands if tensor is not target and tensor.layout is torch.strided]
@@ -153,6 +159,11 @@ class Segment:
         """The positions of the inputs that may be written to."""
         known = self._written
         return tuple(at for at, tensor in enumerate(self.inputs) if known is None or id(tensor) in known)
+
+    @property
+    def writes_anywhere(self) -> bool:
+        """Whether it is not known which of the inputs are written to."""
+        return self._written is None
 
     def apart_by_place(self) -> bool:
         """Whether inputs at other places of one storage have nothing to do with each other.

@@ -30,6 +30,7 @@ __all__ = [
     "recordable",
     "takes_numbers",
     "target_of",
+    "writes_to_list",
 ]
 
 _QUERIES = (
@@ -97,17 +98,28 @@ _CONSTANTS = (
 
 _WITH_NUMBERS = (
     "add sub mul div true_divide rsub lt le gt ge eq ne clamp clamp_min clamp_max where full_like masked_fill fill_ "
-    "lerp add_ sub_ mul_ div_ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __iadd__ "
+    "lerp addcmul addcdiv addcmul_ addcdiv_ "
+    "add_ sub_ mul_ div_ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __iadd__ "
     "__isub__ __imul__ __itruediv__ __lt__ __le__ __gt__ __ge__ __eq__ __ne__"
 )
 _TAKE_NUMBERS = frozenset(_WITH_NUMBERS.split())
 """Functions of torch's whose results look the same whatever a float is that they are given."""
 
 
+_OF_LISTS = frozenset(("_foreach_add_", "_foreach_mul_", "_foreach_add", "_foreach_mul"))
+"""Those of lists of tensors, for one float."""
+
+
 def takes_numbers(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a graph may hold a call for all values of the floats that are its arguments."""
     parts = (*args, *kwargs.values())
+    if name_of(function) in _OF_LISTS:
+        return all(_is_list_of(torch.Tensor, part) for part in parts if isinstance(part, (list, tuple, dict)))
     return name_of(function) in _TAKE_NUMBERS and not any(isinstance(part, (list, tuple, dict)) for part in parts)
+
+
+def _is_list_of(kind: type, value: Any) -> bool:
+    return type(value) in (list, tuple) and all(isinstance(part, kind) for part in value)
 
 
 def dtype_of_number(number: float, kwargs: dict[str, Any]) -> torch.dtype | None:
@@ -126,14 +138,35 @@ def dtype_of_number(number: float, kwargs: dict[str, Any]) -> torch.dtype | None
 
 def computes_in_floats(*parts: Any) -> bool:
     """Whether a call that is given ``parts`` gives the same for an integer as for the float that has its value."""
+    parts = _taken_apart(parts)
     dtypes = {part.dtype for part in parts if isinstance(part, torch.Tensor) and part.dtype is not torch.bool}
     dtypes.update(part for part in parts if type(part) is torch.dtype)
     return bool(dtypes) and all(dtype.is_floating_point for dtype in dtypes)
 
 
+def _taken_apart(parts: Iterable[Any]) -> tuple[Any, ...]:
+    """Arguments with what is in lists and tuples in their place."""
+    return tuple(one for part in parts for one in (part if isinstance(part, (list, tuple)) else (part,)))
+
+
 BOUNDING = frozenset(("clamp", "clamp_min", "clamp_max"))
 """Those of them for which a number that is NaN may be no bound, in torch 2.11, and a tensor that is one is."""
-_REFUSING = frozenset(("clamp", "clamp_min", "clamp_max", "where", "full_like", "masked_fill", "fill_", "lerp"))
+_REFUSING = frozenset(
+    (
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "where",
+        "full_like",
+        "masked_fill",
+        "fill_",
+        "lerp",
+        "addcmul",
+        "addcdiv",
+        "addcmul_",
+        "addcdiv_",
+    )
+)
 _PROMOTING = frozenset(("clamp", "clamp_min", "clamp_max", "where"))
 """Those of them that make integers beside a float floats of the default type."""
 
@@ -146,7 +179,7 @@ def dtype_that_refuses(
 
     Of several it is the one that holds least; None in its place stands for a type of other numbers than floats.
     """
-    parts = (*args, *kwargs.values())
+    parts = _taken_apart((*args, *kwargs.values()))
     found = {part.dtype for part in parts if isinstance(part, torch.Tensor) and part.dtype is not torch.bool}
     if name_of(function) not in _REFUSING and "alpha" not in kwargs:
         return (min(found, key=_most),) if rounds_numbers(name_of(function)) and found <= HALF_TYPES and found else None
@@ -195,6 +228,12 @@ def in_place(function: Any) -> bool:
     return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
 
 
+def writes_to_list(function: Any) -> bool:
+    """Whether a function of torch's writes to each tensor of a list, its first argument."""
+    name = name_of(function)
+    return name.startswith("_foreach_") and name.endswith("_")
+
+
 def recordable(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pending: type) -> bool:
     """Whether a graph may hold a call, as far as the function and the kinds of its arguments tell."""
     name = name_of(function)
@@ -202,9 +241,18 @@ def recordable(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pen
         return False
     if name in _OF_NUMBERS and not _are_numbers([*args, *kwargs.values()]):
         return False
+    if writes_to_list(function):
+        return bool(args) and _are_apart(args[0]) and _known([*args, *kwargs.values()], pending)
     if in_place(function) and not (name in _IN_PLACE and args and type(args[0]) in (pending, *_PLAIN_CLASSES)):
         return False
     return _known([*args, *kwargs.values()], pending)
+
+
+def _are_apart(values: Any) -> bool:
+    """Whether these are tensors, each of which is there once."""
+    if type(values) not in (list, tuple) or not all(isinstance(value, torch.Tensor) for value in values):
+        return False
+    return len({*map(id, values)}) == len(values)
 
 
 def _are_numbers(values: list[Any]) -> bool:

@@ -12,7 +12,7 @@ from lamina.base.aliasing import is_elementwise, sets_a_part
 from lamina.base.byte_ranges import span
 from lamina.base.recipes import made_of
 from lamina.base.torch_private import storage_of
-from lamina.capture.own.torch_calls import in_place, name_of
+from lamina.capture.own.torch_calls import in_place, name_of, writes_to_list
 
 __all__ = [
     "NORMS",
@@ -37,6 +37,8 @@ _MAX_NORM = {"embedding": 3, "embedding_bag": 4}
 def written_by(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The tensors among its arguments that a call of torch's may write to."""
     name = name_of(function)
+    if writes_to_list(function):
+        return tuple(args[0])
     if in_place(function) or _told_in_place(function, args, kwargs):
         return (args[0] if args else kwargs.get("input"),)
     if name in _MAX_NORM:

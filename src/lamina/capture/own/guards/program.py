@@ -15,9 +15,11 @@ from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.guards.library import HOW, Library, state_words
 from lamina.capture.own.guards.tensor_layouts import WORD
 from lamina.capture.own.guards.torch_private import CALLED, FLAGS
+from lamina.capture.own.reuse.ahead import Ahead, Apart
 from lamina.capture.own.reuse.facts import Fact, Facts, Place, constant_key
 from lamina.capture.own.reuse.kinds import Remembered
-from lamina.capture.own.reuse.values import PARTS_OF_SHAPES
+from lamina.capture.own.reuse.values import PARTS_OF_SHAPES, entry_of, part_of, referent
+from lamina.capture.own.training.torch_private import Unhooked
 
 __all__ = ["Program"]
 
@@ -351,8 +353,14 @@ def _entries(view: MappingProxyType[str, Any]) -> dict[str, Any]:
     return found
 
 
-_OF_ANY = (object.__getattribute__, dict.__getitem__, dict.__contains__, issubclass, *PARTS_OF_SHAPES)
+_OF_ANY = (
+    object.__getattribute__, dict.__getitem__, dict.__contains__, issubclass, *PARTS_OF_SHAPES, entry_of, part_of,
+    referent,
+)  # fmt: skip
 """Functions of objects whose class a fact has told before, and that run nothing which another fact does not tell."""
+
+_OF_TENSORS = (Ahead, Apart, Unhooked)
+"""Classes of questions about tensors, whose class a fact has told before."""
 
 
 def _computer(place: Place) -> Callable[..., Any]:
@@ -360,6 +368,9 @@ def _computer(place: Place) -> Callable[..., Any]:
     function, *operands = place.key
     function = function.recalled if type(function) is Remembered else function
     of_any = getattr(function, "__func__", None) is Remembered.recalled or any(function is one for one in _OF_ANY)
+    of_any = of_any or type(function) in _OF_TENSORS
+    if of_any and all(type(one) is Place for one in operands):
+        return function
 
     def compute(*found: Any) -> Any:
         if not (of_any or _NUMBERS.issuperset(map(type, found))):

@@ -25,8 +25,9 @@ def overridable() -> frozenset[int]:
     """Identities of the functions and methods of torch's that function modes see."""
     found = get_overridable_functions()
     makers = (getattr(torch, name) for name in _MAKERS.split())
+    lists = (function for name, function in vars(torch).items() if name.startswith("_foreach_"))
     return frozenset(
-        map(id, (SET_GRAD, *makers, *(function for functions in found.values() for function in functions)))
+        map(id, (SET_GRAD, *makers, *lists, *(function for functions in found.values() for function in functions)))
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import builtins
 import sys
+import weakref
 from collections.abc import Callable
 from copy import deepcopy
-from types import FunctionType
+from types import FunctionType, MethodType, MethodWrapperType
 from typing import Any
 
+from torch.accelerator import current_accelerator
 from torch.overrides import has_torch_function
 
 from lamina.base.class_flags import MADE_BY_PYTHON
@@ -20,8 +22,10 @@ from lamina.capture.own.natives import is_member
 from lamina.capture.own.own_methods import is_own_method
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.trace import Trace
+from lamina.capture.own.reuse.values import referent
+from lamina.capture.own.training.torch_private import OTHER_BACKEND
 
-__all__ = ["ANSWERS", "is_copied", "is_function", "member_of", "note_kind"]
+__all__ = ["ANSWERS", "bound_method", "is_copied", "is_function", "member_of", "note_kind"]
 
 
 def member_of(trace: Trace, function: Any, *args: Any) -> Any:
@@ -58,6 +62,34 @@ def _told(function: Callable[[], Any]) -> Callable[..., Any]:
         return MISSING if args else trace.enter(function(), trace.facts.place("computed", None, (function,)))
 
     return answer
+
+
+def _accelerator(attributes: Attributes, check_available: Any = False, *rest: Any) -> Any:
+    """Which device of this machine computes faster than its CPU."""
+    trace = attributes.trace
+    if rest or type(check_available) is not bool or not is_function(trace, current_accelerator):
+        return MISSING
+    place = trace.facts.place("computed", None, (current_accelerator, check_available))
+    return trace.enter(current_accelerator(check_available), place)
+
+
+def _referred(trace: Trace, reference: Any) -> Any:
+    """What a weak reference from outside leads to."""
+    place = trace.place_of(reference)
+    if place is None:
+        return MISSING
+    return trace.enter(reference(), trace.facts.place("computed", None, (referent, place)))
+
+
+def bound_method(trace: Trace, function: Any, args: tuple[Any, ...]) -> Any:
+    """What calls of C's own make of what is known: methods of functions, and referents; ``MISSING`` for others."""
+    if type(function) is weakref.ref and not args:
+        return _referred(trace, function)
+    if type(function) is MethodWrapperType and function.__name__ == "__get__":
+        of = function.__self__
+        if type(of) is FunctionType and len(args) in (1, 2) and args[0] is not None:
+            return MethodType(of, args[0])
+    return MISSING
 
 
 def is_function(trace: Trace, function: Any) -> bool:
@@ -137,6 +169,8 @@ def _has_torch_function(attributes: Attributes, *args: Any) -> Any:
 
 
 ANSWERS: dict[int, Callable[..., Any]] = {
+    id(current_accelerator): _accelerator,
+    id(OTHER_BACKEND): _told(OTHER_BACKEND),
     id(callable): _callable_of,
     id(str): _text_of,
     id(repr): _text_of,

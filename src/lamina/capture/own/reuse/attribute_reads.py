@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable
 from functools import partial
 from types import (
@@ -37,7 +37,8 @@ __all__ = ["Attributes"]
 _FIELD: Any = type(vars(namedtuple("_Field", "a"))["a"])
 _OF_TENSORS = (Pending, torch.Tensor, torch.nn.Parameter)
 _BUILTIN = (
-    list, dict, tuple, str, int, float, bool, complex, set, frozenset, bytes, range, OrderedDict, torch.Size,
+    list, dict, tuple, str, int, float, bool, complex, set, frozenset, bytes, range, OrderedDict, defaultdict,
+    torch.Size,
     torch.finfo, torch.iinfo, torch.device, torch.dtype, CodeType, NoneType,
 )  # fmt: skip
 _UNCHANGING = (CodeType, torch.finfo, torch.iinfo)
@@ -122,6 +123,12 @@ class Attributes:
             if name == "is_leaf" and place is not None:
                 with unseen():
                     return value.is_leaf
+            if name == "grad" and (held := trace.gradients.read(value)) is not MISSING:
+                return held
+            if name == "grad_fn" and type(value) is not Pending and trace.learning.ref(value) is not None:
+                with unseen():
+                    if value.grad_fn is None:  # which its looks tell
+                        return None
             if name in QUERIES and name != "is_shared":
                 return getattr(value, name)
             if name.startswith("_"):
@@ -168,6 +175,8 @@ class Attributes:
                 trace.note("is", (trace.facts.place("attribute", place, name),), value.__code__)
                 return value.__code__
             return trace.attribute_of(value, name)
+        if name == "__get__" and (trace.place_of(value) is not None or trace.is_made(value)):
+            return getattr(value, name)
         if hasattr(FunctionType, name):
             trace.end(f"attribute {name} of a function is read")
             return self.otherwise(value, name)

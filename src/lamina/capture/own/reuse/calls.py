@@ -5,10 +5,11 @@ from __future__ import annotations
 import _operator
 import math
 from abc import ABCMeta
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from enum import EnumMeta
 from functools import partial
+from itertools import chain
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -20,6 +21,7 @@ from types import (
 from typing import Any
 
 import torch
+from torch.accelerator import current_accelerator
 
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.callbacks import ITEM_VIEWS
@@ -27,7 +29,7 @@ from lamina.capture.own.frame import MISSING
 from lamina.capture.own.natives import is_builtin_error
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.queries.torch_private import STATE_QUERIES
-from lamina.capture.own.reuse.answers import ANSWERS, member_of, note_kind
+from lamina.capture.own.reuse.answers import ANSWERS, bound_method, member_of, note_kind
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.kinds import IsA
@@ -41,7 +43,7 @@ _DETERMINED = frozenset(map(id, (*STATE_QUERIES, *SETTINGS)))
 
 _WALKERS = (
     enumerate, zip, reversed, iter, list, tuple, dict, range, slice, super, set, frozenset, sum, any, all, min, max,
-    OrderedDict, partial,
+    OrderedDict, partial, chain, defaultdict,
 )  # fmt: skip
 _KEYS_OR_VALUES: tuple[type, ...] = (
     type({}.keys()),
@@ -62,7 +64,7 @@ _ON_CONSTANTS = frozenset(
 )  # fmt: skip
 _MARKS_OF_KINDS = ("_is_param", "_is_buffer")
 """Attributes of tensors that torch's classes of tensors ask for."""
-_CONTAINERS = (list, dict, set, OrderedDict)
+_CONTAINERS = (list, dict, set, OrderedDict, defaultdict)
 _READS: dict[Any, tuple[str, ...]] = {
     dict: ("keys", "values", "items", "copy"),
     OrderedDict: ("keys", "values", "items", "copy"),
@@ -72,7 +74,7 @@ _STEPS = frozenset(
     (
         type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())), type(iter({}.items())),
         type(iter(OrderedDict())), type(iter(range(0))), type(iter(set())), type(iter("")), type(iter("é")),
-        type(reversed([])), enumerate, zip, reversed, range, GeneratorType,
+        type(reversed([])), enumerate, zip, reversed, range, GeneratorType, chain,
         type({}.keys()), type({}.values()), type({}.items()), type(OrderedDict().values()),
         type(OrderedDict().items()), type(OrderedDict().keys()),
     )
@@ -124,8 +126,12 @@ class Calls:
 
     def done(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the call gives, if it is answered here; else ``MISSING``, and ``is_native`` tells of the call."""
+        if function is current_accelerator and kwargs.keys() == {"check_available"} and not args:
+            return ANSWERS[id(function)](self.attributes, *kwargs.values())
         if kwargs:
             return MISSING
+        if (found := bound_method(self.trace, function, args)) is not MISSING:
+            return found
         if type(function) is EnumMeta:
             return member_of(self.trace, function, *args)
         answer = ANSWERS.get(id(function))
@@ -154,6 +160,8 @@ class Calls:
             return len(given) == 2
         if function is partial:
             return bool(given)
+        if function is defaultdict:
+            return len(given) == 1
         if function in (range, slice):
             return all(map(is_settled, given))
         if function is iter and len(given) != 1:
@@ -208,7 +216,7 @@ class Calls:
         """Methods of a container that the call has made, or of a constant."""
         if type(owner) is list and name in ("append", "insert", "pop", "clear", "copy", "reverse"):
             return True
-        if type(owner) in DICTS and name in ("keys", "values", "items", "clear", "copy"):
+        if type(owner) in (*DICTS, defaultdict) and name in ("keys", "values", "items", "clear", "copy"):
             return True
         if type(owner) in DICTS and name in ("get", "pop", "setdefault"):
             return bool(given) and is_settled(given[0])
@@ -347,10 +355,14 @@ def told_apart(trace: Trace, container: Any, value: Any) -> bool:
     """
     if trace.place_of(container) is not None or id(container) in trace.containers:
         return False
+    if type(container) not in (set, frozenset) and any(type(one) in TENSORS for one in (value, *container)):
+        return False  # which are compared element by element
     if not all(is_settled(one) or _is_told_by_itself(trace, one) for one in (value, *container)):
         return False
     place = trace.place_of(value)
-    if place is not None:
+    if place is not None and type(value) in TENSORS:
+        trace.apart.setdefault(id(container), (container, {}))[1][place.number] = place
+    elif place is not None:
         for other in container:
             at = trace.place_of(other)
             if at is not None and other is not value and at.number != place.number:
@@ -363,7 +375,9 @@ def _is_told_by_itself(trace: Trace, value: Any) -> bool:
     kind = type(value)
     if trace.place_of(value) is None and not trace.is_made(value):
         return False
-    if not kind.__flags__ & MADE_BY_PYTHON or type(kind) is not type or kind in TENSORS or kind is Pending:
+    if kind in TENSORS:
+        return trace.class_entry(kind, "__hash__") is torch.Tensor.__hash__
+    if not kind.__flags__ & MADE_BY_PYTHON or type(kind) is not type or kind is Pending:
         return False
     return all(trace.class_entry(kind, name) is vars(object)[name] for name in ("__hash__", "__eq__"))
 

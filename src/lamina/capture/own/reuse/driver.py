@@ -253,11 +253,11 @@ def _never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return Miss(None)
 
 
-def _within(grad: bool, run: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> Any:
-    """Run a graph in a grad mode."""
+def _within(grad: bool, run: Callable[..., Any], inputs: tuple[Any, ...], **named: Any) -> Any:
+    """Run a graph, or make a call, in a grad mode."""
     before = torch.is_grad_enabled()
     SET_GRAD(grad)
     try:
-        return run(*inputs)
+        return run(*inputs, **named)
     finally:
         SET_GRAD(before)

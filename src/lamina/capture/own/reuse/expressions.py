@@ -11,7 +11,7 @@ import torch
 from lamina.capture.own.reuse.asking import Names, asked, condition, literal
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.paths import Node
-from lamina.capture.own.reuse.run import Ran
+from lamina.capture.own.reuse.run import Did, Ran
 from lamina.capture.own.reuse.trace import DICTS, Trace
 from lamina.capture.own.reuse.values import Ref, Value
 from lamina.capture.own.writing import Writing
@@ -54,8 +54,10 @@ class Path:
         spoiled = ["spoiled = True"] if effects and trace.learning.spoils is None else []
         node.end = [*self._making, *spoiled, *effects, f"return {returned}"]
 
-    def _step(self, number: int, step: Ran | Value, first: bool) -> str:
+    def _step(self, number: int, step: Ran | Value | Did, first: bool) -> str:
         """A step as a line; the ``first`` one that writes or draws may still find that the call is not for it."""
+        if isinstance(step, Did):
+            return self._call(step)
         function = self.names.object(step.function if isinstance(step, Value) else step.run)
         if isinstance(step, Value):
             operands = (one.name if isinstance(one, Ref) else literal(one, self.names) for one in step.operands)
@@ -71,6 +73,23 @@ class Path:
         if len(results) == 1:
             return f"{results[0]} = {called}[0]"
         return f"{', '.join((*results, '*_'))} = {called}" if results else called
+
+    def _call(self, step: Did) -> str:
+        """A call between graphs as a line."""
+        function, given = self.names.object(step.function), [*map(self._operand, step.operands)]
+        named = [f"{name}={self._operand(value)}" for name, value in step.keywords.items()]
+        if step.within is None:
+            return f"{step.name} = {function}({', '.join((*given, *named))})"
+        inputs = f"({', '.join(given)}{',' if given else ''})"
+        return f"{step.name} = within({', '.join((str(step.within), function, inputs, *named))})"
+
+    def _operand(self, value: Any) -> str:
+        if isinstance(value, Ref):
+            return value.name
+        if type(value) in (list, tuple):
+            parts = ", ".join(map(self._operand, value))
+            return f"[{parts}]" if type(value) is list else f"({parts}{',' if value else ''})"
+        return literal(value, self.names)
 
     def _effect(self, effect: Any) -> str:
         parts = (self.expression(effect.target), *map(self.expression, effect.operands))

@@ -10,10 +10,12 @@ from typing import Any, Protocol
 
 import torch
 
+from lamina.base.torch_private import is_leaf
 from lamina.capture.own.frame import MOST_KEPT
+from lamina.capture.own.nested import mapped
 from lamina.capture.own.reuse.copies import copied
 from lamina.capture.own.reuse.facts import Facts, Place, is_settled
-from lamina.capture.own.reuse.run import Ran, Run
+from lamina.capture.own.reuse.run import Did, Ran, Run
 from lamina.capture.own.reuse.values import (
     ALWAYS_A_NUMBER,
     ARITHMETIC_OF_NUMBERS,
@@ -26,6 +28,7 @@ from lamina.capture.own.reuse.values import (
     tensor_of_float,
     tensor_of_integer,
 )
+from lamina.capture.own.torch_private import unseen
 
 __all__ = ["DICTS", "NUMBERS", "Learning"]
 
@@ -56,17 +59,25 @@ class Learning:
 
     def __init__(self, trace: _Trace) -> None:
         self.trace = trace
-        self.steps: list[Ran | Value] = []
+        self.steps: list[Ran | Value | Did] = []
         self.values: dict[int, Value | Varying] = {}
         self.spoils: int | None = None
         self.results: dict[int, tuple[Any, Ref]] = {}
         self._varied: dict[int, Varying] = {}
+        self.ahead: dict[int, tuple[Place, torch.Tensor]] = {}
+        """Tensors whose numbers were told before anything runs, by the numbers of their places."""
+        self.overwritten: dict[int, torch.Tensor] = {}
+        """Tensors that steps have written to."""
+        self.history_from_outside = False
+        """Whether a graph was given a tensor that leads autograd to what was computed before the call."""
 
     def clear(self) -> None:
         """Let go of all."""
         self.steps.clear()
         self.values.clear()
         self.results.clear()
+        self.ahead.clear()
+        self.overwritten.clear()
 
     def ran(self, run: Run) -> None:
         """A graph was run."""
@@ -79,6 +90,11 @@ class Learning:
         if None in given:
             self.trace.end("it is not known where a tensor comes from")
             return
+        with unseen():
+            tracked = [one for one in run.inputs if one.requires_grad and not is_leaf(one)]
+        if any(self.trace.place_of(tensor) is not None for tensor in tracked):
+            self.history_from_outside = True
+        self.overwritten.update((id(tensor), tensor) for tensor in run.written)
         number = len(self.steps)
         for place, made in enumerate(run.results):
             self.results[id(made)] = weakref.ref(made, _forgetting(self.results, id(made))), Ref(f"t{number}_{place}")
@@ -98,8 +114,30 @@ class Learning:
         """How many graphs ran so far."""
         return sum(type(step) is Ran for step in self.steps)
 
-    def _add(self, step: Ran | Value) -> None:
-        if self.spoils is None and type(step) is Ran and step.spoils:
+    def did(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> None:
+        """A call between graphs was made, of which it is known that a later call does well to make it again."""
+        if self.trace.ended is not None:
+            return
+        number = len(self.steps)
+        name = f"n{number}"
+        grad = torch.is_grad_enabled()
+        within = grad if grad is not self.trace.state[0] else None
+        self._add(Did(function, mapped(args, self._as_ref), mapped(kwargs, self._as_ref), name, within))
+        for place, part in enumerate(found if type(found) is tuple else ()):
+            if isinstance(part, torch.Tensor) and self.ref(part) is None:
+                self.found(operator.getitem, (Ref(name), place), part)
+
+    def _as_ref(self, value: Any) -> Any:
+        return self.ref(value) if isinstance(value, torch.Tensor) else value
+
+    def found(self, function: Callable[..., Any], operands: tuple[Any, ...], made: torch.Tensor) -> None:
+        """``function`` gives a tensor, another one in each call, that was made between graphs."""
+        step = Value(function, tuple(map(self._as_ref, operands)), made, len(self.trace.facts.rows), len(self.steps))
+        self.results[id(made)] = weakref.ref(made, _forgetting(self.results, id(made))), step.ref
+        self._add(step)
+
+    def _add(self, step: Ran | Value | Did) -> None:
+        if self.spoils is None and not isinstance(step, Value) and step.spoils:
             self.spoils = len(self.steps)
         self.steps.append(step)
         if len(self.steps) > MOST_KEPT:

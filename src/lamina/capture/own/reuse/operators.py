@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import defaultdict
 from collections.abc import Callable
 from enum import EnumMeta
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -17,7 +18,7 @@ from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.base_methods import BaseMethods
 from lamina.capture.own.reuse.calls import Calls, told_apart
 from lamina.capture.own.reuse.facts import is_settled
-from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
+from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace, entry
 from lamina.capture.own.reuse.values import UNPACKING
 
 __all__ = ["ARITHMETIC", "Operators"]
@@ -59,6 +60,11 @@ class Operators:
             return MISSING
         if all(map(is_settled, operands)):
             return MISSING
+        of_sets = function is operator.contains and type(first) in (set, frozenset)
+        if of_sets and type(operands[1]) in TENSORS and told_apart(trace, first, operands[1]):
+            return MISSING
+        if len(operands) > 1 and type(operands[1]) in TENSORS and type(first) in (*DICTS, defaultdict):
+            return self._entry(function, *operands)
         if any(type(value) in (Pending, *TENSORS) for value in operands):
             self.on_tensors(function, operands)
             return MISSING
@@ -72,8 +78,18 @@ class Operators:
             return self._by_method(function, operands)
         if function is operator.contains and type(first) in _HOLDERS and told_apart(trace, first, operands[1]):
             return MISSING
+        if function is operator.contains and type(first) in (list, tuple) and self._are_classes(operands[1], first):
+            return MISSING
         self._by_walking(function, operands)
         return MISSING
+
+    def _are_classes(self, value: Any, container: Any) -> bool:
+        """Whether all are classes, which are told by which they are; what is in the container is noted."""
+        if not all(isinstance(one, type) for one in (value, *container)):
+            return False
+        self.trace.opened(container)
+        kinds = {type(one) for one in (value, *container)}
+        return all(self.trace.class_entry(kind, "__eq__") is object.__eq__ for kind in kinds)
 
     def _by_walking(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> None:
         calls, name = self.calls, getattr(function, "__name__", "")
@@ -129,6 +145,10 @@ class Operators:
             return self._by_method(operator.getitem, (container, key))
         if kind in DICTS and type(type(key)) is EnumMeta and (found := self._of_member(container, key)) is not MISSING:
             return found
+        if kind is defaultdict and trace.place_of(container) is None and is_settled(key):
+            return self._with_default(container, key)
+        if isinstance(container, type) and container in (list, tuple, dict, set):  # the type of what is in one
+            return trace.remember(container[key])
         if isinstance(container, type) or kind not in (list, tuple, *DICTS) or not is_settled(key):
             trace.end(f"an item of a {kind.__qualname__} is read")
             return MISSING
@@ -145,6 +165,31 @@ class Operators:
         trace.length(container)
         found = container[key]
         return trace.child(container, "item", key % len(container), found)
+
+    def _entry(self, function: Callable[..., Any], container: Any, key: Any) -> Any:
+        """What a dictionary has for a tensor; ``MISSING`` if it is not answered here."""
+        trace = self.trace
+        if function not in (operator.getitem, operator.contains) or trace.place_of(container) is None:
+            trace.end(f"a {type(container).__qualname__} is asked for a tensor")
+            return MISSING
+        found = entry(trace, container, key)
+        if function is operator.contains:
+            return found is not MISSING
+        if found is MISSING:
+            trace.end(f"a {type(container).__qualname__} has nothing for a tensor")
+        return found
+
+    def _with_default(self, container: defaultdict[Any, Any], key: Any) -> Any:
+        """What a ``defaultdict`` of the call has; ``MISSING`` if it is not known how it makes what is new."""
+        factory = container.default_factory
+        if key in container or factory is None or any(factory is kind for kind in (list, dict, set)):
+            return container[key]
+        if type(factory) is not FunctionType or not self.enters(factory):
+            self.trace.end("a defaultdict makes something new")
+            return MISSING
+        made = self.interpret(factory)
+        container[key] = made
+        return made
 
     def _of_member(self, container: Any, key: Any) -> Any:
         """What a dictionary from outside has for a member of an enumeration; ``MISSING`` if it is not answered here."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Ran", "Run"]
+__all__ = ["Did", "Ran", "Run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Run:
 
     ``switches``: it changes the grad mode within; ``draws``: it draws random numbers; ``writes``: it writes to
     tensors; ``aliased``: a result was an input, or another result, of which a view was made. ``numbers``: integers
-    that it is given after its inputs.
+    that it is given after its inputs. ``written``: the inputs that it may write to.
     """
 
     run: Callable[..., Any]
@@ -30,6 +30,22 @@ class Run:
     writes: bool
     aliased: bool
     numbers: tuple[int, ...] = ()
+    written: tuple[torch.Tensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Did:
+    """A call ``function(*operands, **keywords)`` between graphs, as a step of a trace; ``name`` has what it gives.
+
+    Tensors among the operands, also within lists and tuples, are ``Ref``s. ``within`` is as that of ``Ran``.
+    """
+
+    function: Callable[..., Any]
+    operands: tuple[Any, ...]
+    keywords: dict[str, Any]
+    name: str
+    within: bool | None
+    spoils: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,14 @@ from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.base.torch_private import is_leaf
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.pending import Pending
+from lamina.capture.own.reuse.ahead import note_apart
 from lamina.capture.own.reuse.facts import Facts, Place, called, constant_key, is_settled
+from lamina.capture.own.reuse.gradients import Gradients
 from lamina.capture.own.reuse.learning import DICTS, Learning
+from lamina.capture.own.reuse.values import entry_of
 from lamina.capture.own.torch_private import is_plain, unseen
 
-__all__ = ["DICTS", "TENSORS", "Effect", "Trace", "looks_but_for_sizes", "tensor_look"]
+__all__ = ["DICTS", "TENSORS", "Effect", "Trace", "entry", "looks_but_for_sizes", "tensor_look"]
 
 TENSORS = (torch.Tensor, torch.nn.Parameter)
 _FIXED = (
@@ -53,6 +56,7 @@ class Trace:
     def __init__(self, where: Callable[[], str], state: tuple[Any, ...], varying: frozenset[str] = frozenset()) -> None:
         self.where, self.state, self.varying = where, state, varying
         self.learning = Learning(self)
+        self.gradients = Gradients(self)
         self.facts = Facts()
         self.ended: str | None = None
         self.effects: list[Effect] = []
@@ -63,6 +67,7 @@ class Trace:
         self.looked: dict[tuple[int, str], Any] = {}
         self.views: dict[type, Any] = {}
         self.sizes: Any = None
+        self.apart: dict[int, tuple[Any, dict[int, Place]]] = {}
         self.given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
         self._entered: set[int] = set()
 
@@ -71,6 +76,8 @@ class Trace:
         if self.ended is None:
             self.ended = f"{why} ({self.where()})" if self.where() else why
             self.learning.clear()
+            self.gradients.clear()
+            self.apart.clear()
             self.effects.clear()
             self.known.clear()
             self.made.clear()
@@ -93,6 +100,11 @@ class Trace:
         self.given = (), {}
         if state != self.state:
             self.end("the call leaves another state of torch than it found")
+        note_apart(self)
+        for _, places in self.apart.values():
+            if len(places) > 1:
+                self.note("distinct", (*places.values(),), None)
+        self.apart.clear()
         for changed in list(self.containers.values()):
             place = self.place_of(changed)
             for other, at in list(self.known.values()):
@@ -269,6 +281,19 @@ class Trace:
         self.effects.append(Effect(function, target, operands))
         self.changed.add((id(at), constant_key(key)))
         self.containers[id(at)] = at
+
+
+def entry(trace: Trace, container: Any, key: Any) -> Any:
+    """``container[key]`` of a dictionary, for a tensor as the key, which is told by its identity; ``MISSING`` if none.
+
+    The trace ends where it is not known which tensor that is.
+    """
+    places = (trace.place_of(container), trace.place_of(key))
+    by_identity = trace.class_entry(type(key), "__hash__") is torch.Tensor.__hash__
+    if None in places or id(container) in trace.containers or not by_identity:
+        trace.end("it is not known which key of a dictionary is asked for")
+        return container.get(key, MISSING)
+    return trace.enter(dict.get(container, key, MISSING), trace.facts.place("computed", None, (entry_of, *places)))
 
 
 def tensor_look(t: torch.Tensor) -> Any:

@@ -29,6 +29,7 @@ from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.learning import NUMBERS
 from lamina.capture.own.reuse.numbers import Numbers
 from lamina.capture.own.reuse.operators import Operators
+from lamina.capture.own.reuse.optimizers import Optimizers
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
 from lamina.capture.own.torch_calls import name_of
 
@@ -51,6 +52,7 @@ class TracingWorld:
         self.changes = Changes(trace, self.attributes, self.operators)
         self.base_methods = BaseMethods(trace)
         self.caches = Caches(trace)
+        self.optimizers = Optimizers(trace, self.attributes, self.calls, interpret, self.enters, lambda: base.module())
         self.by_code = ByCode(trace, self.attributes, self.changes, interpret, self.enters, self.settle)
 
     def attribute(self, value: Any, name: str) -> Any:
@@ -147,6 +149,11 @@ class TracingWorld:
             return method()
         if trace.ended is None:
             settle()
+            if function is setattr and operands[1] == "grad" and type(operands[0]) in TENSORS:
+                if type(operands[2]) is Pending:
+                    self.base.recorder.flush()
+                if trace.gradients.write(operands[0], operands[2]):
+                    return None
             if self.changes.noted(function, operands):
                 return function(*operands)
             name = getattr(function, "__name__", "a write").strip("_")
@@ -209,13 +216,12 @@ class TracingWorld:
             found = self._method_of_outside(function, args, kwargs)
             if found is not MISSING:
                 return found
-        of = function.__func__ if type(function) is MethodType else function
-        if type(of) is CACHED:
-            given = args if of is function else (function.__self__, *args)
-            if self.caches.remembers(of, given, kwargs):
-                return self.caches.remembered(of, given, kwargs, partial(unrecorded, self.base.recorder))
+        if (found := self._remembered(function, args, kwargs)) is not MISSING:
+            return found
         if reads_plainly(function) and len(args) == 1 and type(args[0]) is str and not kwargs:
             return self.attributes.plainly(function.__self__, args[0])
+        if (found := self.optimizers.called(function, args, kwargs)) is not MISSING:
+            return found
         module = None if kwargs else module_to_initialise(function, args)
         if module is not None and self.trace.is_made(module):
             return function(*args)
@@ -230,6 +236,14 @@ class TracingWorld:
             if has_code(args[0]):
                 return self.operate(len, *args)
         return self.calls.done(function, args, kwargs)
+
+    def _remembered(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a function with a cache gives; ``MISSING`` if it is none, or not known."""
+        of = function.__func__ if type(function) is MethodType else function
+        given = args if of is function else (function.__self__, *args)
+        if type(of) is not CACHED or not self.caches.remembers(of, given, kwargs):
+            return MISSING
+        return self.caches.remembered(of, given, kwargs, partial(unrecorded, self.base.recorder))
 
     def _length(self, tensor: Any) -> Any:
         """The length of a tensor as a size that varies; ``MISSING`` where none does, and Python asks."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from lamina.capture.own.frame import MISSING
 from lamina.capture.own.reuse.facts import Place
 from lamina.capture.own.torch_calls import name_of
 from lamina.capture.own.torch_private import unseen
@@ -23,11 +24,16 @@ __all__ = [
     "Ref",
     "Value",
     "Varying",
+    "entry_of",
     "fits_a_float",
     "fits_a_type",
     "float_of_integer",
+    "grad_of",
     "is_read",
+    "part_of",
     "real_power",
+    "referent",
+    "set_grad",
     "size_of",
     "stride_of",
     "tensor_of_float",
@@ -145,6 +151,31 @@ def stride_of(tensor: torch.Tensor, dimension: int) -> int:
 
 PARTS_OF_SHAPES = (size_of, stride_of)
 """Functions of tensors that a call asks for sizes and strides that vary."""
+
+
+def entry_of(container: dict[Any, Any], key: Any) -> Any:
+    """``container[key]``, ``MISSING`` if there is none; no method of a subclass runs."""
+    return dict.get(container, key, MISSING)
+
+
+def referent(reference: Any) -> Any:
+    """What a weak reference leads to."""
+    return reference()
+
+
+def part_of(values: tuple[Any, ...], at: int) -> Any:
+    """One of several values."""
+    return values[at]
+
+
+def grad_of(leaf: torch.Tensor) -> torch.Tensor | None:
+    """What ``leaf.grad`` holds."""
+    return leaf.grad
+
+
+def set_grad(leaf: torch.Tensor, value: torch.Tensor | None) -> None:
+    """``leaf.grad = value``."""
+    leaf.grad = value
 
 
 def fits_a_float(value: int) -> bool:
