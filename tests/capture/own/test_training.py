@@ -196,6 +196,13 @@ def test_a_count_in_the_memory_of_what_is_updated_is_no_number_ahead(monkeypatch
     assert 1 in both(compiled, step, lambda p: torch.optim.Adam(p, lr=0.01), 7, before)[3:]
 
 
+def test_optimizers_that_dynamo_has_changed_are_entered(monkeypatch) -> None:
+    """It keeps itself from some of their functions when it is first used."""
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    compiled = Counted(step, monkeypatch)
+    assert both(compiled, step, lambda p: torch.optim.Adam(p, lr=0.01), 6)[2:] == [0, 0, 0]
+
+
 def test_lr_schedules_are_not_interpreted_for_ever(monkeypatch) -> None:
     def scheduled(model, opt, x, y):
         loss = step(model, opt, x, y)

@@ -5,6 +5,7 @@ An optimizer counts its steps in tensors and asks each for its number, which wou
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,6 +18,7 @@ from lamina.base.lowering import is_programs_own
 from lamina.base.torch_private import storage_of
 from lamina.capture.own.frame import MISSING, MOST_KEPT
 from lamina.capture.own.nested import frozen
+from lamina.capture.own.reuse.facts import Place
 from lamina.capture.own.reuse.values import part_of
 from lamina.capture.own.torch_calls import name_of
 from lamina.capture.own.torch_private import unseen, without_function_modes
@@ -69,13 +71,29 @@ def number_ahead(trace: Any, segment: Any, tensor: Any, known: dict[Any, Ahead])
         known[key] = Ahead(_function(calls, numbers, len(inputs)))
     with without_function_modes():
         found = known[key](*inputs)
-    if type(found[0]) not in (float, int):
-        return MISSING
+    if any(type(number) is not float or not number for number in found):
+        return MISSING  # of small integers and zeros equal ones are not always one
     places = [trace.place_of(one) for one in inputs]
     trace.learning.ahead.update((place.number, (place, one)) for place, one in zip(places, inputs, strict=True))
     together = trace.facts.place("computed", None, (known[key], *places))
     at = next(at for at, one in enumerate(inputs) if one is tensor)
-    return trace.learning.vary(found[at], trace.facts.place("computed", None, (part_of, together, at)))
+    return _shared(trace, found[at], trace.facts.place("computed", None, (part_of, together, at)))
+
+
+def _shared(trace: Any, number: float, place: Place) -> float:
+    """A number at a place; the one before it that is equal, which is a fact: optimizers count alike for all parameters.
+
+    So what Python makes of them is computed once, and a graph has it as one input.
+    """
+    counted = trace.learning.counted
+    if number not in counted:
+        counted[number] = place
+        return trace.learning.vary(number, place)  # type: ignore[no-any-return]
+    if counted[number] is not place:
+        trace.note("type", (place,), type(number))
+        equal = trace.facts.place("computed", None, (operator.eq, place, counted[number]))
+        trace.note("constant", (equal,), True)
+    return trace.learning.vary(number, counted[number])  # type: ignore[no-any-return]
 
 
 def _is_small(trace: Any, tensor: Any) -> bool:

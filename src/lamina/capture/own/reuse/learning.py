@@ -66,6 +66,8 @@ class Learning:
         self._varied: dict[int, Varying] = {}
         self.ahead: dict[int, tuple[Place, torch.Tensor]] = {}
         """Tensors whose numbers were told before anything runs, by the numbers of their places."""
+        self.counted: dict[float, Place] = {}
+        """Places of those numbers, by their values."""
         self.overwritten: dict[int, torch.Tensor] = {}
         """Tensors that steps have written to."""
         self.history_from_outside = False

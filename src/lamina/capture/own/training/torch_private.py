@@ -33,13 +33,13 @@ GROUPS: Any = torch._C._group_tensors_by_device_and_dtype
 """Puts tensors of lists into groups by device and type: the looks of the tensors decide what it gives."""
 OTHER_BACKEND: Callable[[], str] = torch._C._get_privateuse1_backend_name
 """The name of the backend that somebody may have added to torch."""
-_DISABLING = "torch._compile"
-"""The module of torch's that keeps functions of torch's own from TorchDynamo."""
+_DISABLING = ("torch._compile", "torch._dynamo.eval_frame")
+"""The modules of torch's that keep functions of torch's own from TorchDynamo, the second once that is loaded."""
 
 
 def undisabled(function: Any) -> bool:
     """Whether a function of torch's optimizers is kept from TorchDynamo, by a wrapper that does nothing else."""
-    if type(function) is not FunctionType or function.__globals__.get("__name__") != _DISABLING:
+    if type(function) is not FunctionType or function.__globals__.get("__name__") not in _DISABLING:
         return False
     inner = function.__dict__.get("__wrapped__")
     return type(inner) is FunctionType and str(inner.__globals__.get("__name__")).startswith("torch.optim.")
