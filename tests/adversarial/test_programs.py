@@ -48,6 +48,7 @@ def test_ends_are_noticed_by_our_own_front_end(name: str) -> None:
     _check("ends", name, "lamina:interp+capture=own")
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("target", ["lamina:interp", "lamina:interp+capture=own"])
 @pytest.mark.parametrize(
     ("stem", "name"), [(stem, name) for stem, name in PROGRAMS if stem in ("copied", "ended", "raised", "seen")]

@@ -73,6 +73,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("register", [_each, _removed, _all_at_once])
 @pytest.mark.parametrize(

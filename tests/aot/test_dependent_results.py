@@ -705,6 +705,7 @@ def _written_through_a_view(x: torch.Tensor) -> Tensors:
     return x, view
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("options", [{}, {"numerics": "eager"}, {"capture": "own"}], ids=str)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("part", [lambda x: x * 1, lambda x: (x * 1).t(), lambda x: (x * 1)[:, :2]])

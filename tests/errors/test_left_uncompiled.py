@@ -292,6 +292,7 @@ OWN_PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tup
 }
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("name", OWN_PROGRAMS)
 def test_what_the_own_front_end_leaves_to_others_is_said(name: str, tmp_path: Path) -> None:
     make, arguments, code = OWN_PROGRAMS[name]
