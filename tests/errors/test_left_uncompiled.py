@@ -281,7 +281,7 @@ OWN_PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tup
     "mapped": (lambda: lambda x: torch.vmap(torch.sin)(x), lambda: (x(),), "LM1024"),
     "differentiated": (lambda: lambda x: torch.func.grad(lambda y: y.sin().sum())(x), lambda: (x(),), "LM1024"),
     "checkpointed": (
-        lambda: lambda x: checkpoint(torch.sin, x, use_reentrant=False),
+        lambda: lambda x: checkpoint(torch.sin, x, use_reentrant=True),
         lambda: (x().requires_grad_(),),
         "LM1024",
     ),

@@ -21,7 +21,15 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot.calls import Call, Calls, Unsuitable, Value, is_plain
-from lamina.aot.torch_private import ENTER_AUTOCAST, SET_GRAD, STATELESS, backend_fakes, plain_dispatch, tracing_state
+from lamina.aot.torch_private import (
+    ENTER_AUTOCAST,
+    SET_GRAD,
+    STATELESS,
+    backend_fakes,
+    is_checkpointed,
+    plain_dispatch,
+    tracing_state,
+)
 from lamina.aot.trace import CallTrace
 from lamina.aot.traits import as_assumed, dense, dependence, is_static, last_uses
 from lamina.base.captured import NOTES, example
@@ -85,6 +93,8 @@ def trace_joint(
     mode, fakes = backend_fakes(example_inputs)
     if mode is None:
         raise Unsuitable("there is no tensor input")
+    if any(map(is_checkpointed, gm.graph.nodes)):
+        raise Unsuitable("activation checkpointing decides what is computed again")
     grads = gm.graph.find_nodes(op="call_function", target=SET_GRAD)
     history = torch.is_grad_enabled() or any(n.args[0] for n in grads)
     with tracing_state(mode), _out_of_inference_mode(), fresh_symbols_dropped(fakes):

@@ -263,9 +263,10 @@ _CUSTOM_OPERATOR = _BREAKS.add(
 _FUNCTIONS = _BREAKS.add(
     24,
     "{what} runs functions of the program's by itself",
-    "`torch.cond`, `while_loop`, `flex_attention`, the transforms of torch.func, `torch.utils.checkpoint`, a "
-    "`torch.autograd.Function` and hooks of tensors are given functions and run them. Graphs of the own front end hold "
-    "no functions.",
+    "`torch.cond`, `while_loop`, `flex_attention`, the transforms of torch.func and hooks of tensors are given "
+    "functions and run them. Graphs of the own front end hold no functions. What the forward of a "
+    "`torch.autograd.Function` calls is in graphs, of which one ends where a gradient is wanted. So is what "
+    "`torch.utils.checkpoint` runs, unless that is reentrant, writes to what was there before, or needs a value.",
     "leave the option capture at dynamo, which captures such calls and what they run",
 )
 _OTHER_KIND = _BREAKS.add(

@@ -390,3 +390,29 @@ def test_models_of_transformers_are_one_graph_each(name: str) -> None:
                 torch.testing.assert_close(found[key], value)
     assert len(graphs) == 1
     assert str(record.decisions("capture")[-1].reason).startswith("a call is done again")
+
+
+@pytest.mark.parametrize("base", [object, nn.Module])
+def test_what_sets_an_attribute_runs_once_in_a_call_that_is_not_interpreted(base) -> None:
+    class Logging(base):
+        def __init__(self):
+            super().__init__()
+            self.__dict__["log"] = []
+
+        def __setattr__(self, name, value):
+            self.log.append(name)
+            super().__setattr__(name, value)
+
+    def program(x, held):
+        held.last, held.count = (x * 2, 1), 3
+        return x + 1
+
+    made = []
+    compiled = interpreted_callable(
+        program, backend_callable=lambda gm, fakes: made.append(gm) or gm.forward, record=Record()
+    )
+    eager, own = Logging(), Logging()
+    for _ in range(4):
+        program(torch.ones(2), eager)
+        compiled(torch.ones(2), own)
+        assert own.log == eager.log

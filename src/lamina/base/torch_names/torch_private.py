@@ -10,6 +10,7 @@ __all__ = [
     "DISPATCHERS",
     "EQUAL_SIZES_ARE_ONE",
     "FIXED_PARAMETER_SIZES",
+    "FUNCTIONS",
     "GRAPH_BREAK",
     "IGNORED_LOGGING_FUNCTIONS",
     "LISTS_OF_TENSORS",
@@ -31,6 +32,7 @@ CONTEXTLIB = "torch.utils._contextlib"
 DISPATCHERS = "torch._jit_internal"
 EQUAL_SIZES_ARE_ONE = "torch.fx.experimental._config.use_duck_shape"
 FIXED_PARAMETER_SIZES = "torch._dynamo.config.force_parameter_static_shapes"
+FUNCTIONS = "torch._VF"
 GRAPH_BREAK = "torch._dynamo.graph_break"
 IGNORED_LOGGING_FUNCTIONS = "torch._dynamo.config.ignore_logging_functions"
 LISTS_OF_TENSORS = "torch.utils._foreach_utils"

@@ -12,7 +12,7 @@ __all__ = ["Autocast"]
 
 
 class Autocast:
-    """Sets autocast for a while."""
+    """Sets autocast for a while, as one level more: casts that are kept within do not outlive the outermost level."""
 
     def __init__(self, states: tuple[Any, ...]) -> None:
         self.states = states
@@ -27,8 +27,11 @@ class Autocast:
     def __enter__(self) -> None:
         self.before = autocast_states()
         if self.before != self.states:
+            torch.autocast_increment_nesting()
             self._set(self.states)
 
     def __exit__(self, *error: object) -> None:
         if self.before != self.states:
+            if torch.autocast_decrement_nesting() == 0:
+                torch.clear_autocast_cache()
             self._set(self.before)

@@ -20,7 +20,7 @@ import torch
 from torch.overrides import has_torch_function
 
 from lamina.base.class_flags import MADE_BY_PYTHON
-from lamina.base.torch_names.torch_private import CONTEXTLIB, DISPATCHERS, LISTS_OF_TENSORS
+from lamina.base.torch_names.torch_private import CONTEXTLIB, DISPATCHERS, FUNCTIONS, LISTS_OF_TENSORS
 from lamina.capture.own.attributes import deletes_by_code, read_attribute, read_plainly, setter_of
 from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.causes.torch_private import cause_of_call, is_of_tensors, maker_of
@@ -30,14 +30,14 @@ from lamina.capture.own.importing import is_loaded
 from lamina.capture.own.iterating import advance, advanced, by_key, consumable, drawn, is_by_key, iterators, reduced
 from lamina.capture.own.natives import CONSUMERS, KEEPING, LAZY, is_change, is_seen, runs_the_users, unbound
 from lamina.capture.own.nested import flat
+from lamina.capture.own.of_torch import of_torch, unrecorded
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.queries.torch_private import STATE_READERS, asks_for_compiling
 from lamina.capture.own.recorder import Recorder
 from lamina.capture.own.torch_calls import LEFT_OUT
-from lamina.capture.own.torch_private import paused, resumed
 from lamina.capture.own.world import PlainWorld
 
-__all__ = ["CapturingWorld", "is_captured", "reads_plainly", "unrecorded"]
+__all__ = ["CapturingWorld", "is_captured", "reads_plainly"]
 
 _OPENED = (
     "torch.nn.modules.",
@@ -49,6 +49,10 @@ _OPENED = (
     LISTS_OF_TENSORS,
     DISPATCHERS,
     CONTEXTLIB,
+    FUNCTIONS,
+    "torch.amp.",
+    "torch.cpu.amp.",
+    "torch.cuda.amp.",
 )
 """Modules of torch's whose functions are interpreted; those of others, and of Lamina's own, are called."""
 _PROGRAM = "IS_A_PROGRAM"
@@ -156,6 +160,8 @@ class CapturingWorld(PlainWorld):
     def call(self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_captured(self, function, args, kwargs):
             return True
+        if (found := of_torch(self, function, args, kwargs)) is not MISSING:
+            return found
         if type(function) in (BuiltinFunctionType, type, MethodWrapperType) and args and not kwargs:
             found = self._asked(function, args)
             if found is not MISSING:
@@ -279,16 +285,6 @@ class CapturingWorld(PlainWorld):
         recorder.escaped("what may call the program back")
         recorder.regions.native += 1
         return unrecorded(recorder, function, args, kwargs)
-
-
-def unrecorded(recorder: Recorder, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call in which nothing is recorded."""
-    was_on = paused(recorder)
-    try:
-        return function(*args, **kwargs)
-    finally:
-        if was_on or recorder.left:
-            recorder.left = not resumed(recorder)
 
 
 def is_captured(world: CapturingWorld, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -18,14 +18,21 @@ from lamina.base.torch_private import is_functional
 from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, KEYS, asks, calls_back, method_asks
 from lamina.capture.own.module_init.torch_private import module_to_initialise
 from lamina.capture.own.own_methods import is_own_method
-from lamina.capture.own.queries.torch_private import DEVICE_QUERIES, STATE_QUERIES, overridable
+from lamina.capture.own.queries.torch_private import (
+    DEVICE_QUERIES,
+    STATE_QUERIES,
+    is_autocast_switch,
+    overridable,
+)
 from lamina.capture.own.torch_private import LAYERS
+from lamina.capture.own.training.torch_private import OTHER_BACKEND
 
 __all__ = [
     "CACHED",
     "CONSUMERS",
     "KEEPING",
     "LAZY",
+    "SIGNED",
     "is_builtin_error",
     "is_change",
     "is_member",
@@ -34,6 +41,7 @@ __all__ = [
     "runs_the_users",
     "seen_by_modes",
     "unbound",
+    "wrapped_by",
 ]
 
 _MAKERS = frozenset(
@@ -57,7 +65,7 @@ _MAKERS = frozenset(
         ),
     )
 )
-_QUERIES = STATE_QUERIES | DEVICE_QUERIES | {is_own_method}
+_QUERIES = STATE_QUERIES | DEVICE_QUERIES | {is_own_method, OTHER_BACKEND}
 CACHED: Any = type(lru_cache(len))
 """The class of functions that remember what they gave."""
 LAZY = frozenset(map(id, (map, filter, zip, enumerate)))
@@ -96,7 +104,7 @@ def is_seen(function: Any, args: tuple[Any, ...] = ()) -> bool:
     if kind is FunctionType:
         return "handle_torch_function" in function.__code__.co_names or function in _QUERIES
     if kind is BuiltinFunctionType or kind is MethodWrapperType:
-        return _is_seen_builtin(function)
+        return _is_seen_builtin(function) or is_autocast_switch(function, args)
     if kind is MethodDescriptorType:
         return function.__objclass__ in CONTAINERS or id(function) in seen_by_modes()
     return is_functional(function)
@@ -111,8 +119,22 @@ def is_plain_signature(function: Any, args: tuple[Any, ...], kwargs: dict[str, A
     """Whether a call asks for the signature of a function or method that has none of its own."""
     if function is not signature or kwargs or len(args) != 1:
         return False
-    of = args[0].__func__ if type(args[0]) is MethodType else args[0]
-    return type(of) is FunctionType and not vars(of)
+    return bool(wrapped_by(args[0].__func__ if type(args[0]) is MethodType else args[0]))
+
+
+def wrapped_by(function: Any) -> list[Any]:
+    """A function with those that decorators have it stand for, of which the last has the signature; [] if none has."""
+    found: list[Any] = []
+    while type(function) is FunctionType and SIGNED.isdisjoint(vars(function)) and function not in found:
+        found.append(function)
+        if "__wrapped__" not in vars(function):
+            return found
+        function = vars(function)["__wrapped__"]
+    return []
+
+
+SIGNED = frozenset(("__signature__", "__text_signature__", "_partialmethod", "__partialmethod__"))
+"""Attributes by which a function has another signature than its code says."""
 
 
 def is_member(function: Any, value: Any) -> bool:
@@ -163,7 +185,7 @@ def _is_seen_builtin(function: Any) -> bool:
         return True
     if type(function) is MethodWrapperType and function.__name__ == "__init__" and function.__objclass__ is object:
         return True
-    return function in STATE_QUERIES or id(function) in seen_by_modes() or function is object.__new__
+    return function in _QUERIES or id(function) in seen_by_modes() or function is object.__new__
 
 
 def runs_the_users(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from lamina.base.drawing import may_draw
 from lamina.base.torch_private import is_functional
 from lamina.capture.own.blocks import Parts, part_of_graph, parts_of
+from lamina.capture.own.checkpoints.torch_private import checkpointed_parts, mark_checkpointed
 from lamina.capture.own.fakes import OTHER_KIND, NotHeld, kind_of_look, look
 from lamina.capture.own.frame import MISSING, Unhandled
 from lamina.capture.own.fused_layers import layer_of
@@ -27,6 +28,7 @@ from lamina.capture.own.noting import escaped, is_size, looks, pin, pin_sizes, w
 from lamina.capture.own.pending import Pending, lost, pending
 from lamina.capture.own.places import by_interpreter
 from lamina.capture.own.regions import Regions
+from lamina.capture.own.reuse.remade import remade
 from lamina.capture.own.reuse.values import is_read
 from lamina.capture.own.running import fill, rescue
 from lamina.capture.own.saved_tensors.torch_private import hooks_on_saved_tensors
@@ -93,6 +95,8 @@ class Recorder(TorchFunctionMode):
         self.segment: Segment | None = None
         self.left = self.flushed = False
         self.trace: Any = None
+        self.attempt: Any = None
+        self.region = self.regions_entered = 0
         self.told: Callable[[str, str], None] | None = None
         self.seen = 0
 
@@ -130,6 +134,11 @@ class Recorder(TorchFunctionMode):
         if self.trace is not None and is_read(func, args, kwargs):
             found = func(*args)
             self.trace.learning.learn(func, args, found)
+            return found
+        again = None if self.trace is None else remade(func, args, kwargs)
+        if again is not None:
+            found = func(*args)
+            self.trace.learning.made(again, args, found, torch.is_grad_enabled(), autocast_states())
             return found
         self.casts.note(flat((args, kwargs)), torch.is_grad_enabled(), autocast_states())
         if self.trace is not None and self.trace.gradients.computes(func, args, kwargs):
@@ -179,6 +188,8 @@ class Recorder(TorchFunctionMode):
         where it is given tensors or ``computes`` with others. ``cause`` says more than the name of the call, as above.
         """
         tensors = list(given)
+        if self.attempt is not None:
+            self.attempt.refuse()
         if self.whole and (always or self.segment is not None):
             self.broken = self.broken or f"{what} ({self.place().strip()})"
             raise _Broken(self.broken)
@@ -199,7 +210,7 @@ class Recorder(TorchFunctionMode):
         if torch.is_inference_mode_enabled() or kwargs.get("requires_grad") or hooks_on_saved_tensors() != self.hooks:
             return None
         if self.segment is not None and self.segment.state[1] != autocast_states():
-            self.flush()
+            self.end("a call in another state of autocast", always=True)
         segment = self.segment or Segment(self.regions.fakes())
         if func is torch.full and kwargs.get("dtype") is torch.bool and len(args) == 2 and type(args[1]) is bool:
             args = args[0], int(args[1])  # one graph for both: what it is full of may be an input
@@ -212,6 +223,9 @@ class Recorder(TorchFunctionMode):
         """The same, which a graph is going to hold."""
         fake_args, fake_kwargs = mapped(args, tensors(segment.fake_of)), mapped(kwargs, tensors(segment.fake_of))
         written = written_by(func, args, kwargs)
+        # What an operator of the program's does beside computing would be done twice as draws would.
+        draws = may_draw(name_of(func)) or is_functional(func)
+        self._refuse_in_attempt(bool(written), draws)
         records = (
             bool(written)
             and name_of(func) not in NORMS
@@ -244,8 +258,7 @@ class Recorder(TorchFunctionMode):
         if target is getattr:
             fake_args = (fake_args[0], name_of(func))
         node = self._node(op, target, fake_args, fake_kwargs)
-        # What an operator of the program's does beside computing would be done twice as draws would.
-        segment.draws = segment.draws or may_draw(name_of(func)) or is_functional(func)
+        segment.draws = segment.draws or draws
         if written:
             segment.note_writes(written, records)
             segment.trials.written[node] = tuple(segment.nodes[id(_fake_of(target, segment))] for target in written)
@@ -261,6 +274,11 @@ class Recorder(TorchFunctionMode):
         if not segment.watched and not is_quiet(node):  # which asks what the node gives
             segment.watched = self.handled()
         return (results,)
+
+    def _refuse_in_attempt(self, writes: bool, draws: bool) -> None:
+        """End an attempt that comes to a call which writes, or which draws what another run would not draw."""
+        if self.attempt is not None and (writes or (draws and not self.attempt.draws)):
+            self.attempt.refuse()
 
     def _looked_ahead(self, segment: Segment, func: Any, args: Any, kwargs: Any) -> Any:
         """Fake results of a call; None if a graph cannot hold it."""
@@ -314,6 +332,8 @@ class Recorder(TorchFunctionMode):
         nodes = segment.node_of
         node = segment.graph.create_node(op, target, mapped(args, nodes), mapped(kwargs, nodes))
         node.meta["stack_trace"] = self.place()
+        if self.region:
+            mark_checkpointed(node, self.region)
         segment.numbers[node] = len(segment.numbers)
         segment.key.append((op, target, frozen(node.args, segment.numbers), frozen(node.kwargs, segment.numbers)))
         return node
@@ -337,6 +357,8 @@ class Recorder(TorchFunctionMode):
                 continue
             inner = segment.graph.call_function(operator.getitem, (node, place))
             inner.meta["stack_trace"] = node.meta["stack_trace"]
+            if self.region:
+                mark_checkpointed(inner, self.region)
             segment.numbers[inner] = len(segment.numbers)
             segment.key.append(("item", segment.numbers[node], place))
             parts.append(self._results(part, inner, given))
@@ -352,6 +374,8 @@ class Recorder(TorchFunctionMode):
         segment = self.segment
         if segment is None:
             return
+        if self.attempt is not None:
+            self.attempt.refuse()
         segment.is_part = not last or self.flushed
         self.flushed = True
         grad, waiting, made = torch.is_grad_enabled(), segment.pending, None
@@ -394,7 +418,9 @@ class Recorder(TorchFunctionMode):
             raise
 
     def _fill(self, segment: Segment, alive: list[Pending], outputs: list[Node]) -> None:
-        key = (tuple(segment.key), tuple(segment.looks), segment.state, tuple(segment.numbers[n] for n in outputs))
+        regions = checkpointed_parts(segment.graph) if self.regions_entered else ()
+        wanted = tuple(segment.numbers[n] for n in outputs)
+        key = (tuple(segment.key), tuple(segment.looks), segment.state, wanted, regions)
         fill(self.regions, self.trace, self.hooks, segment, key, alive, outputs)
 
     def _fill_parts(self, segment: Segment, parts: Parts, alive: dict[Node, Pending]) -> None:

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from lamina.base.captured import UNSEEN_RESULTS
 from lamina.base.fx.torch_private import calls_of
 from lamina.base.recipes import captured, made_of
+from lamina.capture.own.checkpoints.torch_private import is_checkpointed
 from lamina.capture.own.fakes import Fakes
 from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.segment import Segment
@@ -97,7 +98,7 @@ class Regions:
         calls = calls_of(GraphModule(torch.nn.Module(), segment.graph)) if segment.writes else None
         compiled = None
         backend = self.backend if self._pays(segment) else by_calls
-        if self.families is not None:
+        if self.families is not None and not is_checkpointed(segment.graph):
             compiled = self.families.compiled(segment, outputs, backend)
         fixed = False
         if compiled is None:

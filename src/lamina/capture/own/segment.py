@@ -74,9 +74,9 @@ class Segment:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is not None:
-            self._take_back(*self._whole)
+            self.take_back(*self._whole)
 
-    def _take_back(self, nodes: int, entries: int, inputs: int) -> None:
+    def take_back(self, nodes: int, entries: int, inputs: int) -> None:
         """Be as before, when there were so many: nodes, their entries and inputs would not belong to each other."""
         left = {*[*reversed(self.graph.nodes)][: len(self.graph.nodes) - nodes]}
         del self.key[entries:], self.inputs[inputs:], self.looks[inputs:], self.fakes[inputs:]

@@ -15,6 +15,7 @@ from lamina.capture.own.torch_private import LEADING_OUT, SET_GRAD, is_plain
 __all__ = [
     "BOUNDING",
     "IDENTITY",
+    "LAYERS_OF_STEPS",
     "LEFT_OUT",
     "MOST_COPIED",
     "QUERIES",
@@ -55,6 +56,9 @@ _LEFT_OUT = (
 LEFT_OUT = LEADING_OUT | frozenset(_LEFT_OUT.split())
 """What needs values, changes what a tensor is, or hands it to others."""
 
+LAYERS_OF_STEPS = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
+"""Recurrent layers, whose calls compilers take apart into the steps of their sequences."""
+
 _POINTWISE = (
     "add_ sub_ mul_ div_ neg_ abs_ relu_ clamp_ clamp_min_ clamp_max_ exp_ log_ sqrt_ rsqrt_ sigmoid_ tanh_ sin_ "
     "cos_ fill_ zero_ copy_ masked_fill_ pow_ square_ floor_ ceil_ round_ addcmul_ addcdiv_ lerp_ hardtanh_ "
@@ -79,7 +83,8 @@ _OPERATORS: dict[str, Any] = {
 _OF_NUMBERS = frozenset(("tensor", "scalar_tensor"))
 """Functions that copy numbers, which they ask tensors for."""
 MOST_COPIED = 64
-"""Numbers that one call in a graph copies; containers and objects of a deep copy that is interpreted."""
+"""Numbers that one call in a graph copies; containers and objects of a deep copy that is interpreted; steps of a
+recurrent layer that are compiled."""
 _PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 _CONSTANTS = (
     int,
@@ -243,6 +248,8 @@ def recordable(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pen
         return False
     if writes_to_list(function):
         return bool(args) and _are_apart(args[0]) and _known([*args, *kwargs.values()], pending)
+    if name in LAYERS_OF_STEPS and not _is_short(args, pending):
+        return False
     if in_place(function) and not (name in _IN_PLACE and args and type(args[0]) in (pending, *_PLAIN_CLASSES)):
         return False
     return _known([*args, *kwargs.values()], pending)
@@ -253,6 +260,17 @@ def _are_apart(values: Any) -> bool:
     if type(values) not in (list, tuple) or not all(isinstance(value, torch.Tensor) for value in values):
         return False
     return len({*map(id, values)}) == len(values)
+
+
+def _is_short(args: tuple[Any, ...], pending: Any) -> bool:
+    """Whether a recurrent layer is trained, and on so few steps that it is worth while to compile them one by one."""
+    if len(args) != 9 or type(args[2]) is not list or not torch.is_grad_enabled():
+        return False
+    x = args[0]._fake if type(args[0]) is pending else args[0]
+    layers, two_ways, rows_first = args[4], args[7], args[8]
+    steps: int = x.shape[1 if rows_first else 0] if len(x.shape) == 3 else x.shape[0]
+    wanted = x.requires_grad or any(weight.requires_grad for weight in args[2])
+    return wanted and steps * layers * (2 if two_ways else 1) <= MOST_COPIED
 
 
 def _are_numbers(values: list[Any]) -> bool:

@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from lamina.base.devices import kind_of
 
 __all__ = [
+    "FUNCTIONS_OF_TORCH",
     "LAYERS",
     "LEADING_OUT",
     "SETTINGS",
@@ -37,6 +38,7 @@ __all__ = [
     "autocast_states",
     "compiling",
     "fake_mode",
+    "has_other_modes",
     "held_beneath",
     "in_ordinary_state",
     "is_fake",
@@ -55,6 +57,8 @@ __all__ = [
     "without_function_modes",
 ]
 
+FUNCTIONS_OF_TORCH: type = type(torch._C._VariableFunctions)
+"""The class of the object that has functions of torch's as attributes, which nothing changes."""
 SET_GRAD: Callable[[bool], None] = torch._C._set_grad_enabled
 """What switches the grad mode, which function modes see."""
 
@@ -113,6 +117,11 @@ SETTINGS: tuple[Callable[[], Any], ...] = (
     torch._C._get_cudnn_enabled,
 )
 """Functions that tell torch's settings."""
+
+
+def has_other_modes() -> bool:
+    """Whether there are function modes beside that which records."""
+    return len(_function_modes()) > 1
 
 
 @contextlib.contextmanager

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import sys
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
 from torch.overrides import get_overridable_functions
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from lamina.capture.own.torch_private import SET_GRAD
+from lamina.capture.own.torch_private import SET_GRAD, autocast_states
 
-__all__ = ["DEVICE_QUERIES", "STATE_QUERIES", "STATE_READERS", "asks_for_compiling", "overridable"]
+__all__ = [
+    "DEVICE_QUERIES",
+    "FUNCTION_MODES_ENTERED",
+    "STATE_QUERIES",
+    "STATE_READERS",
+    "asks_for_compiling",
+    "is_autocast_switch",
+    "overridable",
+]
 
 _MAKERS = (
     "arange bartlett_window blackman_window empty empty_strided eye full hamming_window hann_window kaiser_window "
-    "linspace logspace ones rand randint randn randperm range scalar_tensor tensor tril_indices triu_indices zeros"
+    "linspace logspace ones rand rand_like randint randint_like randn randn_like randperm range scalar_tensor tensor "
+    "tril_indices triu_indices zeros"
 )
 """Functions that make tensors of numbers, which modes see though no class of tensors overrides them."""
 
@@ -70,9 +79,11 @@ STATE_QUERIES: frozenset[Any] = frozenset(
         torch.is_grad_enabled,
         torch.is_inference_mode_enabled,
         torch._C._get_tracing_state,
-        torch._C._is_torch_function_mode_enabled,
         torch.is_autocast_enabled,
         torch.get_autocast_dtype,
+        torch.is_autocast_cache_enabled,
+        torch._C._is_any_autocast_enabled,
+        torch._C._is_autocast_available,
         torch._C._log_api_usage_once,
         torch._jit_internal.is_scripting,
         torch.jit._trace.is_tracing,
@@ -84,3 +95,25 @@ STATE_QUERIES: frozenset[Any] = frozenset(
     )
 )
 """Functions of torch's that ask for state and change nothing."""
+
+FUNCTION_MODES_ENTERED = torch._C._is_torch_function_mode_enabled
+"""Tells whether there is a function mode, of which the recorder is one that the program does not know."""
+
+_OF_A_DEVICE = frozenset((torch.set_autocast_enabled, torch.set_autocast_dtype))
+_OF_AUTOCAST: frozenset[Any] = frozenset(
+    (
+        torch.set_autocast_cache_enabled,
+        torch.autocast_increment_nesting,
+        torch.autocast_decrement_nesting,
+        torch.clear_autocast_cache,
+    )
+)
+
+
+def is_autocast_switch(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a call changes what the state of torch says of autocast, or its levels, and nothing else."""
+    if type(function) is not BuiltinFunctionType:
+        return False
+    if function in _OF_A_DEVICE:
+        return len(args) == 2 and args[0] in [kind for kind, *_ in autocast_states()[:-1]]
+    return function in _OF_AUTOCAST

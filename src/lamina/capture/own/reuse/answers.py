@@ -20,9 +20,11 @@ from lamina.capture.own.frame import MISSING
 from lamina.capture.own.importing import absolute, is_loaded
 from lamina.capture.own.natives import is_member
 from lamina.capture.own.own_methods import is_own_method
+from lamina.capture.own.queries.torch_private import FUNCTION_MODES_ENTERED
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.own.reuse.values import referent
+from lamina.capture.own.torch_private import has_other_modes
 from lamina.capture.own.training.torch_private import OTHER_BACKEND
 
 __all__ = ["ANSWERS", "bound_method", "is_copied", "is_function", "member_of", "note_kind"]
@@ -176,6 +178,7 @@ ANSWERS: dict[int, Callable[..., Any]] = {
     id(repr): _text_of,
     id(builtins.__import__): _imported,
     id(sys.getrecursionlimit): _told(sys.getrecursionlimit),
+    id(FUNCTION_MODES_ENTERED): lambda attributes, *given: has_other_modes(),
     id(has_torch_function): _has_torch_function,
     id(is_own_method): lambda attributes, *given: is_own_method(*given),
 }

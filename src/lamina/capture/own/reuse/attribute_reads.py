@@ -30,7 +30,7 @@ from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.own.torch_calls import QUERIES
-from lamina.capture.own.torch_private import unseen
+from lamina.capture.own.torch_private import FUNCTIONS_OF_TORCH, unseen
 
 __all__ = ["Attributes"]
 
@@ -101,7 +101,9 @@ class Attributes:
             return self._of_instance(value, name)
         if name in _PARTS.get(kind, ()):
             return self.trace.attribute_of(value, name)
-        if kind not in _BUILTIN:
+        if issubclass(kind, tuple) and hasattr(kind, "n_sequence_fields") and self.trace.place_of(value) is None:
+            return getattr(value, name)  # one of several results of a call of torch's
+        if kind not in _BUILTIN and not (kind is FUNCTIONS_OF_TORCH and self.trace.place_of(value) is not None):
             self.trace.end(f"attribute {name} of a {kind.__name__} is read")
             return self.otherwise(value, name)
         if kind in _UNCHANGING and (place := self.trace.place_of(value)) is not None:
@@ -264,7 +266,7 @@ class Attributes:
             found = MISSING
         if found is not MISSING:
             return found
-        if of_module:  # which asks a __getattr__ of the module's own first
+        if of_module and trace.dict_item(self.stored(value, "__dict__"), "__getattr__") is not MISSING:
             trace.end(f"attribute {name} of a {kind.__qualname__} is computed")
             return self.otherwise(value, name)
         other = trace.class_entry(kind, "__getattr__")

@@ -13,6 +13,7 @@ import torch
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.machine import is_generator_of_machine
+from lamina.capture.own.natives import SIGNED, wrapped_by
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.base_methods import BaseMethods
 from lamina.capture.own.reuse.changes import SET_MODULE_ATTRIBUTE, Changes
@@ -107,10 +108,15 @@ class ByCode:
         """``inspect.signature`` of a function, or of a method, which is another object each time."""
         trace = self.trace
         of = self.attributes.read(function, "__func__") if type(function) is MethodType else function
-        self.enters(of)
-        for name in ("__wrapped__", "__signature__", "__text_signature__"):
-            trace.dict_item(trace.attribute_of(of, "__dict__"), name)
-        trace.opened(trace.attribute_of(of, "__annotations__"))
+        for one in wrapped_by(of):
+            held = trace.attribute_of(one, "__dict__")
+            for name in SIGNED:
+                trace.dict_item(held, name)
+            of = trace.dict_item(held, "__wrapped__")
+            if of is MISSING and not self.enters(one):
+                trace.end("a function of torch's is asked for its signature")
+            elif of is MISSING:
+                trace.opened(trace.attribute_of(one, "__annotations__"))
         return trace.remember(inspect.signature(function))
 
     def set_plainly(self, function: Any, name: str, value: Any) -> Any:

@@ -9,7 +9,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from enum import EnumMeta
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -28,7 +28,7 @@ from lamina.capture.own.callbacks import ITEM_VIEWS
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.natives import is_builtin_error
 from lamina.capture.own.pending import Pending
-from lamina.capture.own.queries.torch_private import STATE_QUERIES
+from lamina.capture.own.queries.torch_private import STATE_QUERIES, is_autocast_switch
 from lamina.capture.own.reuse.answers import ANSWERS, bound_method, member_of, note_kind
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.facts import is_settled
@@ -43,7 +43,7 @@ _DETERMINED = frozenset(map(id, (*STATE_QUERIES, *SETTINGS)))
 
 _WALKERS = (
     enumerate, zip, reversed, iter, list, tuple, dict, range, slice, super, set, frozenset, sum, any, all, min, max,
-    OrderedDict, partial, chain, defaultdict,
+    OrderedDict, partial, chain, defaultdict, islice,
 )  # fmt: skip
 _KEYS_OR_VALUES: tuple[type, ...] = (
     type({}.keys()),
@@ -74,7 +74,7 @@ _STEPS = frozenset(
     (
         type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())), type(iter({}.items())),
         type(iter(OrderedDict())), type(iter(range(0))), type(iter(set())), type(iter("")), type(iter("é")),
-        type(reversed([])), enumerate, zip, reversed, range, GeneratorType, chain,
+        type(reversed([])), islice, enumerate, zip, reversed, range, GeneratorType, chain,
         type({}.keys()), type({}.values()), type({}.items()), type(OrderedDict().values()),
         type(OrderedDict().items()), type(OrderedDict().keys()),
     )
@@ -142,9 +142,11 @@ class Calls:
 
     def is_native(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether Python may make the call, and a later call need not make it again."""
-        if id(function) in _DETERMINED:
+        if id(function) in _DETERMINED or is_autocast_switch(function, args):
             return True
         given = (*args, *kwargs.values())
+        if function is next and len(given) == 1 and type(given[0]) is not GeneratorType:
+            return hasattr(type(given[0]), "__next__") and self.walked(given[0])
         if any(function is walker for walker in _WALKERS):
             return self._walks(function, given)
         if id(function) in _ON_CONSTANTS or is_builtin_error(function):
@@ -162,6 +164,8 @@ class Calls:
             return bool(given)
         if function is defaultdict:
             return len(given) == 1
+        if function is islice:
+            return len(given) > 1 and all(map(is_settled, given[1:])) and self.walked(given[0])
         if function in (range, slice):
             return all(map(is_settled, given))
         if function is iter and len(given) != 1:
@@ -191,6 +195,8 @@ class Calls:
 
     def _is_native_method(self, function: Any, given: tuple[Any, ...]) -> bool:
         owner, name = function.__self__, function.__name__
+        if type(owner) is torch.device and self.trace.attempt is not None:
+            self.trace.attempt()  # it enters a mode, which an attempt that is given up would not leave
         if isinstance(owner, ModuleType):
             return owner in (math, _operator) and all(map(self.known, given))
         kind = type(owner)

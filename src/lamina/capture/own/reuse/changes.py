@@ -21,6 +21,7 @@ from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
 __all__ = ["SET_MODULE_ATTRIBUTE", "Changes"]
 
 
+_OF_SETS = (set.add, operator.ior, operator.iand, operator.isub, operator.ixor)
 SET_MODULE_ATTRIBUTE = torch.nn.Module.__setattr__
 
 
@@ -63,8 +64,8 @@ class Changes:
             return True
         if place is None and function in (dict.update, set.update):
             return self.operators.calls.walked(operands[1])
-        if place is None and function is set.add:
-            return is_settled(operands[1])
+        if place is None and kind is set:
+            return function in _OF_SETS and all(map(self.operators.calls.known, operands))
         return place is None and function is operator.delitem and kind in DICTS and is_settled(operands[1])
 
     def is_attribute_noted(self, target: Any, name: str, value: Any, plainly: bool = False) -> bool:
@@ -76,7 +77,7 @@ class Changes:
         if (place is None and not trace.is_made(target)) or not kind.__dictoffset__:
             return False
         writer = object.__setattr__ if plainly else trace.class_entry(kind, "__setattr__")
-        if writer is SET_MODULE_ATTRIBUTE and is_settled(value):
+        if writer is SET_MODULE_ATTRIBUTE and (is_settled(value) or type(value) in (tuple, list, set, *DICTS)):
             if not self._is_plain_of_module(target, name):
                 return False
         elif writer not in (object.__setattr__, SimpleNamespace.__setattr__):
@@ -85,7 +86,8 @@ class Changes:
         if found is not MISSING and self.attributes.has(found, "__set__", "__delete__"):
             return False
         if place is not None:
-            trace.effect(setattr, target, (name, value), self.attributes.stored(target, "__dict__"), name)
+            how: Callable[..., Any] = object.__setattr__ if plainly else setattr
+            trace.effect(how, target, (name, value), self.attributes.stored(target, "__dict__"), name)
         return True
 
     def _is_deletion_of_made(self, target: Any, name: str) -> bool:

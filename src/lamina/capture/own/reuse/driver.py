@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from lamina.base.torch_private import is_leaf
+from lamina.capture.own.autocast import Autocast
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.guards.guard import Guard
 from lamina.capture.own.guards.library import Library
@@ -253,10 +254,19 @@ def _never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return Miss(None)
 
 
-def _within(grad: bool, run: Callable[..., Any], inputs: tuple[Any, ...], **named: Any) -> Any:
-    """Run a graph, or make a call, in a grad mode."""
+def _within(
+    grad: bool | None,
+    run: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    autocast: tuple[Any, ...] = (),
+    **named: Any,
+) -> Any:
+    """Run a graph, or make a call, in a grad mode and a state of autocast; those that there are if none is given."""
+    if autocast:
+        with Autocast(autocast):
+            return _within(grad, run, inputs, **named)
     before = torch.is_grad_enabled()
-    SET_GRAD(grad)
+    SET_GRAD(before if grad is None else grad)
     try:
         return run(*inputs, **named)
     finally:

@@ -11,6 +11,7 @@ import torch
 from lamina.capture.own.reuse.asking import Names, asked, condition, literal
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.paths import Node
+from lamina.capture.own.reuse.remade import Made
 from lamina.capture.own.reuse.run import Did, Ran
 from lamina.capture.own.reuse.trace import DICTS, Trace
 from lamina.capture.own.reuse.values import Ref, Value
@@ -54,10 +55,12 @@ class Path:
         spoiled = ["spoiled = True"] if effects and trace.learning.spoils is None else []
         node.end = [*self._making, *spoiled, *effects, f"return {returned}"]
 
-    def _step(self, number: int, step: Ran | Value | Did, first: bool) -> str:
+    def _step(self, number: int, step: Ran | Value | Did | Made, first: bool) -> str:
         """A step as a line; the ``first`` one that writes or draws may still find that the call is not for it."""
         if isinstance(step, Did):
             return self._call(step)
+        if isinstance(step, Made):
+            return self._made_anew(number, step)
         function = self.names.object(step.function if isinstance(step, Value) else step.run)
         if isinstance(step, Value):
             operands = (one.name if isinstance(one, Ref) else literal(one, self.names) for one in step.operands)
@@ -66,7 +69,10 @@ class Path:
             function = f"{function}.unless_they_meet"
         given = ", ".join(step.given)
         inputs = f"({given}{',' if given else ''})"
-        called = f"{function}({given})" if step.within is None else f"within({step.within}, {function}, {inputs})"
+        called = f"{function}({given})"
+        if step.within is not None or step.autocast is not None:
+            autocast = "" if step.autocast is None else f", {literal(step.autocast, self.names)}"
+            called = f"within({step.within}, {function}, {inputs}{autocast})"
         if step.aliased:
             called = f"distinct({called}, {inputs})"
         results = [f"t{number}_{place}" for place in range(step.results)]
@@ -82,6 +88,15 @@ class Path:
             return f"{step.name} = {function}({', '.join((*given, *named))})"
         inputs = f"({', '.join(given)}{',' if given else ''})"
         return f"{step.name} = within({', '.join((str(step.within), function, inputs, *named))})"
+
+    def _made_anew(self, number: int, step: Made) -> str:
+        function, inputs = self.names.object(step.function), self._operand(step.given)
+        called = f"{function}(*{inputs})"
+        if step.within is not None or step.autocast is not None:
+            autocast = "" if step.autocast is None else f", {literal(step.autocast, self.names)}"
+            called = f"within({step.within}, {function}, {inputs}{autocast})"
+        results = ", ".join(f"t{number}_{place}" for place in range(step.results or 1))
+        return f"{results}{',' if step.results == 1 else ''} = {called}"
 
     def _operand(self, value: Any) -> str:
         if isinstance(value, Ref):

@@ -28,6 +28,7 @@ class _Trace(Protocol):
     """What is asked of a trace."""
 
     ended: str | None
+    attempt: Callable[[], None] | None
     state: tuple[Any, ...]
     facts: Facts
     learning: Learning
@@ -77,6 +78,8 @@ class Gradients:
             return False
         if value is not None and (type(value) not in _TENSORS or trace.learning.ref(value) is None):
             return False
+        if trace.attempt is not None:
+            trace.attempt()
         self._change(leaf)
         try:
             with unseen():

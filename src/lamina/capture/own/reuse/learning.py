@@ -11,10 +11,11 @@ from typing import Any, Protocol
 import torch
 
 from lamina.base.torch_private import is_leaf
-from lamina.capture.own.frame import MOST_KEPT
-from lamina.capture.own.nested import mapped
+from lamina.capture.own.frame import MISSING, MOST_KEPT
+from lamina.capture.own.nested import flat, mapped
 from lamina.capture.own.reuse.copies import copied
 from lamina.capture.own.reuse.facts import Facts, Place, is_settled
+from lamina.capture.own.reuse.remade import Made, Remade, looks_of
 from lamina.capture.own.reuse.run import Did, Ran, Run
 from lamina.capture.own.reuse.values import (
     ALWAYS_A_NUMBER,
@@ -28,7 +29,7 @@ from lamina.capture.own.reuse.values import (
     tensor_of_float,
     tensor_of_integer,
 )
-from lamina.capture.own.torch_private import unseen
+from lamina.capture.own.torch_private import autocast_states, unseen
 
 __all__ = ["DICTS", "NUMBERS", "Learning"]
 
@@ -59,7 +60,7 @@ class Learning:
 
     def __init__(self, trace: _Trace) -> None:
         self.trace = trace
-        self.steps: list[Ran | Value | Did] = []
+        self.steps: list[Ran | Value | Did | Made] = []
         self.values: dict[int, Value | Varying] = {}
         self.spoils: int | None = None
         self.results: dict[int, tuple[Any, Ref]] = {}
@@ -71,7 +72,7 @@ class Learning:
         self.overwritten: dict[int, torch.Tensor] = {}
         """Tensors that steps have written to."""
         self.history_from_outside = False
-        """Whether a graph was given a tensor that leads autograd to what was computed before the call."""
+        """Whether a tensor leads autograd to what was computed before the call, or to a backward of the user's."""
 
     def clear(self) -> None:
         """Let go of all."""
@@ -84,9 +85,6 @@ class Learning:
     def ran(self, run: Run) -> None:
         """A graph was run."""
         if self.trace.ended is not None:
-            return
-        if run.autocast != self.trace.state[1]:
-            self.trace.end("autocast is switched within the call")
             return
         given = (*map(self.ref, run.inputs), *map(self.ref, run.numbers))
         if None in given:
@@ -108,8 +106,42 @@ class Learning:
                 run.grad if run.switches or run.grad is not self.trace.state[0] else None,
                 run.aliased,
                 run.writes or run.draws,
+                None if run.autocast == self.trace.state[1] else run.autocast,
             )
         )
+
+    def made(self, again: Remade, given: tuple[Any, ...], found: Any, grad: bool, autocast: tuple[Any, ...]) -> None:
+        """A call of torch's was made between graphs, in these modes, which a later call makes anew."""
+        if self.trace.ended is not None:
+            return
+        operands = tuple(map(self.operand, given))
+        results = found if isinstance(found, tuple) else (found,)
+        if MISSING in operands or not all(isinstance(one, torch.Tensor) for one in results):
+            self.trace.end("it is not known where a tensor comes from")
+            return
+        with unseen():
+            tracked = [one for one in flat(given) if one.requires_grad and not is_leaf(one)]
+        if again.calls_back or any(self.trace.place_of(tensor) is not None for tensor in tracked):
+            self.history_from_outside = True
+        number = len(self.steps)
+        for place, one in enumerate(results):
+            self.results[id(one)] = weakref.ref(one, _forgetting(self.results, id(one))), Ref(f"t{number}_{place}")
+        within = None if grad is self.trace.state[0] else grad
+        switched = None if autocast == self.trace.state[1] else autocast
+        count = len(results) if isinstance(found, tuple) else 0
+        self._add(Made(again.function, operands, count, within, switched, again.draws))
+        if again.sized:
+            self.learn(looks_of, tuple(results), looks_of(*results))
+
+    def operand(self, value: Any) -> Any:
+        """An operand of such a call, with what a driver has in place of tensors; ``MISSING`` if it has not."""
+        if type(value) in (list, tuple):
+            parts = [self.operand(part) for part in value]
+            return MISSING if MISSING in parts else type(value)(parts)
+        found = self.ref(value)
+        if found is None and (not is_settled(value) or self.is_within(value)):
+            return MISSING
+        return value if found is None else found
 
     @property
     def graphs(self) -> int:
@@ -118,6 +150,8 @@ class Learning:
 
     def did(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> None:
         """A call between graphs was made, of which it is known that a later call does well to make it again."""
+        if self.trace.ended is None and autocast_states() != self.trace.state[1]:
+            self.trace.end("autocast is switched within the call")
         if self.trace.ended is not None:
             return
         number = len(self.steps)
@@ -138,7 +172,7 @@ class Learning:
         self.results[id(made)] = weakref.ref(made, _forgetting(self.results, id(made))), step.ref
         self._add(step)
 
-    def _add(self, step: Ran | Value | Did) -> None:
+    def _add(self, step: Ran | Value | Did | Made) -> None:
         if self.spoils is None and not isinstance(step, Value) and step.spoils:
             self.spoils = len(self.steps)
         self.steps.append(step)

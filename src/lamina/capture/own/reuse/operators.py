@@ -37,6 +37,8 @@ ARITHMETIC = {
 _METHODS = {
     iter: "__iter__", operator.getitem: "__getitem__", operator.contains: "__contains__", len: "__len__",
 }  # fmt: skip
+_COMPARISONS = {operator.eq: "__eq__", operator.ne: "__ne__"}
+_PLAIN_COMPARISONS = [vars(kind)[name] for kind in (object, str, int) for name in _COMPARISONS.values()]
 _IDENTITY = (operator.is_, operator.is_not)
 _NUMBERS = (int, float, bool, complex, slice, type(None), type(...))
 _SINGLE = (type(None), bool, type(...))
@@ -74,6 +76,8 @@ class Operators:
             return trace.dict_item(first, operands[1]) is not MISSING if trace.place_of(first) else MISSING
         if function is operator.truth:
             return self._truth(first)
+        if function in _COMPARISONS and (equal := self._compared(function, operands)) is not MISSING:
+            return equal
         if type(first).__flags__ & MADE_BY_PYTHON:
             return self._by_method(function, operands)
         if function is operator.contains and type(first) in _HOLDERS and told_apart(trace, first, operands[1]):
@@ -91,6 +95,21 @@ class Operators:
         kinds = {type(one) for one in (value, *container)}
         return all(self.trace.class_entry(kind, "__eq__") is object.__eq__ for kind in kinds)
 
+    def _compared(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+        """Whether members of enumerations, or one and a constant, are equal as Python has it; else ``MISSING``."""
+        trace, places = self.trace, []
+        for value in operands:
+            place = trace.place_of(value)
+            if type(type(value)) is EnumMeta and place is not None:
+                if trace.class_entry(type(value), _COMPARISONS[function]) not in _PLAIN_COMPARISONS:
+                    return MISSING
+            elif not is_settled(value):
+                return MISSING
+            places.append(value if place is None else place)
+        found = function(*operands)
+        trace.note("constant", (trace.facts.place("computed", None, (function, *places)),), found)
+        return found
+
     def _by_walking(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> None:
         calls, name = self.calls, getattr(function, "__name__", "")
         if function is next:
@@ -102,9 +121,15 @@ class Operators:
         elif function is operator.add and all(type(value) in (list, tuple) for value in operands):
             for value in operands:
                 self.trace.opened(value)
+        elif function is operator.contains and is_settled(operands[1]) and self._is_of_constants(operands[0]):
+            self.trace.opened(operands[0])
         elif not all(map(calls.known, operands)):
             kinds = ", ".join(type(value).__qualname__ for value in operands)
             self.trace.end(f"{name or 'an operator'} is asked of {kinds}")
+
+    def _is_of_constants(self, value: Any) -> bool:
+        """Whether ``value`` is a list or tuple from outside that holds constants only."""
+        return type(value) in (list, tuple) and id(value) not in self.trace.containers and all(map(is_settled, value))
 
     def _identity(self, one: Any, other: Any) -> None:
         trace = self.trace

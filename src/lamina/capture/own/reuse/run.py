@@ -50,7 +50,10 @@ class Did:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The same as a step of a trace: ``given`` are variables of the driver, ``results`` is the number of results."""
+    """The same as a step of a trace: ``given`` are variables of the driver, ``results`` is the number of results.
+
+    ``within`` and ``autocast`` are the grad mode and autocast's state, None for those in which the call began.
+    """
 
     run: Callable[..., Any]
     given: tuple[str, ...]
@@ -58,3 +61,4 @@ class Ran:
     within: bool | None
     aliased: bool
     spoils: bool
+    autocast: tuple[Any, ...] | None = None

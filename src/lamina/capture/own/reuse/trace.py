@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
+from lamina.base.modes import autocast_depth
 from lamina.base.torch_private import is_leaf
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.pending import Pending
@@ -70,9 +71,14 @@ class Trace:
         self.apart: dict[int, tuple[Any, dict[int, Place]]] = {}
         self.given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
         self._entered: set[int] = set()
+        self._depth = autocast_depth()
+        self.attempt: Callable[[], None] | None = None
+        """What is asked before something is done that cannot be taken back, where a function is only tried."""
 
     def end(self, why: str) -> None:
         """Nothing is noted any more: a later call is interpreted again."""
+        if self.attempt is not None:
+            self.attempt()
         if self.ended is None:
             self.ended = f"{why} ({self.where()})" if self.where() else why
             self.learning.clear()
@@ -98,7 +104,7 @@ class Trace:
     def finish(self, state: tuple[Any, ...]) -> None:
         """The call has returned in a ``state`` of torch; note what its writes rest on."""
         self.given = (), {}
-        if state != self.state:
+        if state != self.state or autocast_depth() != self._depth:
             self.end("the call leaves another state of torch than it found")
         note_apart(self)
         for _, places in self.apart.values():
@@ -278,6 +284,8 @@ class Trace:
 
     def effect(self, function: Callable[..., Any], target: Any, operands: tuple[Any, ...], at: Any, key: Any) -> None:
         """A write to ``at[key]``, which is what the write to ``target`` changes; before it is done."""
+        if self.attempt is not None:
+            self.attempt()
         self.effects.append(Effect(function, target, operands))
         self.changed.add((id(at), constant_key(key)))
         self.containers[id(at)] = at

@@ -12,13 +12,19 @@ import torch
 
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.base.torch_private import is_functional
-from lamina.capture.own.capturing import CapturingWorld, is_captured, reads_plainly, unrecorded
+from lamina.capture.own.capturing import CapturingWorld, is_captured, reads_plainly
+from lamina.capture.own.checkpoints.torch_private import CHECKPOINT
 from lamina.capture.own.frame import MISSING
+from lamina.capture.own.functions.applying import apply
+from lamina.capture.own.functions.history import history_of, program_of
+from lamina.capture.own.functions.torch_private import APPLY
 from lamina.capture.own.iterating import iterators
 from lamina.capture.own.module_init.torch_private import module_to_initialise
 from lamina.capture.own.natives import CACHED, CONSUMERS, KEEPING, LAZY, is_plain_signature, seen_by_modes, unbound
+from lamina.capture.own.of_torch import unrecorded
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.answers import is_function
+from lamina.capture.own.reuse.attempts import checkpointed_call
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.base_methods import BaseMethods
 from lamina.capture.own.reuse.by_code import ByCode, has_code
@@ -164,12 +170,15 @@ class TracingWorld:
         if self.trace.ended is not None:
             return self.base.call(caller, function, args, kwargs)
         if is_captured(self.base, function, args, kwargs):
-            self._answered(function)
+            _answered(self.trace, function)
             return True
-        if function is setattr and not kwargs and len(args) == 3:
-            return self.change(setattr, *args)
-        if function is delattr and not kwargs and len(args) == 2 and type(args[1]) is str:
-            return self.change(delattr, *args)
+        if function is CHECKPOINT and is_function(self.trace, CHECKPOINT):
+            found = checkpointed_call(self.trace, self.base.recorder, self.base.interpret, args, kwargs)
+            return self._by_torch(caller, function, args, kwargs) if found is MISSING else found
+        if function is history_of or _is_applied(self.trace, function, args, kwargs):
+            return self.base.call(caller, function, args, kwargs)
+        if (writer := _WRITERS.get(id(function))) is not None and not kwargs and len(args) == writer[1]:
+            return self.change(writer[0], *args)
         function, args = unbound(function, args)
         if id(function) in LAZY:
             args = iterators(self, function, args)
@@ -183,11 +192,17 @@ class TracingWorld:
         if found is not MISSING or self.trace.ended is not None:
             return self.base.call(caller, function, args, kwargs) if found is MISSING else found
         if self.calls.is_native(function, args, kwargs):
-            self._answered(function)
+            _answered(self.trace, function)
             self.settle()
             return caller(function, args, kwargs)
         if function is object.__new__ and len(args) == 1 and isinstance(args[0], type):
             return self.trace.remember(caller(function, args, kwargs))
+        return self._by_torch(caller, function, args, kwargs)
+
+    def _by_torch(
+        self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A call of torch's, or of what is not understood."""
         if not self._is_torch_call(function, (*args, *kwargs.values())):
             name = getattr(function, "__qualname__", None) or type(function).__qualname__
             self.trace.end(f"{name} is called, of which it is not known what it reads")
@@ -197,11 +212,6 @@ class TracingWorld:
         if self.base.recorder.seen == seen:
             self.trace.end(f"{name_of(function)} of torch computes without asking modes")
         return result
-
-    def _answered(self, function: Any) -> None:
-        """Note which function is answered without entering it."""
-        if not is_function(self.trace, function):
-            self.trace.end(f"it is not known where function {function.__qualname__} comes from")
 
     def _called(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call gives, if it is answered here; else ``MISSING``."""
@@ -228,7 +238,7 @@ class TracingWorld:
         if type(function) is partial:
             return self.by_code.partial(function, args, kwargs)
         if is_plain_signature(function, args, kwargs):
-            self._answered(function)
+            _answered(self.trace, function)
             return self.by_code.signature(*args)
         if function is len and len(args) == 1 and not kwargs:
             if type(args[0]) in (Pending, *TENSORS) and (length := self._length(args[0])) is not MISSING:
@@ -282,6 +292,24 @@ class TracingWorld:
             trace.note("is", (place,), function)
             return True
         return id(function) in seen_by_modes()
+
+
+def _answered(trace: Trace, function: Any) -> None:
+    """Note which function is answered without entering it."""
+    if not is_function(trace, function):
+        trace.end(f"it is not known where function {function.__qualname__} comes from")
+
+
+def _is_applied(trace: Trace, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call applies a function of autograd's, and is interpreted in a way of ours, which is noted."""
+    if program_of(function, args, kwargs) is None:
+        return False
+    trace.fixed(apply)
+    return is_function(trace, trace.fixed(APPLY))
+
+
+_WRITERS: dict[int, tuple[Any, int]] = {id(setattr): (setattr, 3), id(delattr): (delattr, 2)}
+"""Functions that write to attributes, by their identities, with the number of their arguments."""
 
 
 def _nothing() -> None:

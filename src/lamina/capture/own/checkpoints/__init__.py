@@ -1,0 +1,1 @@
+"""Activation checkpointing by the user."""

@@ -1,0 +1,1 @@
+"""Functions of autograd's that the user writes."""

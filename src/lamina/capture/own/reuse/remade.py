@@ -1,0 +1,76 @@
+"""Calls of torch's between graphs that a later call makes anew, as all that they do is to give new tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lamina.capture.own.torch_calls import LAYERS_OF_STEPS, name_of
+
+__all__ = ["Made", "Remade", "looks_of", "remade"]
+
+
+@dataclass(frozen=True, slots=True)
+class Remade:
+    """How a call is made anew: by a ``function``. ``draws``: it draws random numbers; ``sized``: what its results look
+    like depends on values; ``calls_back``: their backward is the user's.
+    """
+
+    function: Callable[..., Any]
+    draws: bool = False
+    sized: bool = False
+    calls_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Such a call as a step of a trace: ``given`` are its operands, in which ``Ref``s stand for tensors.
+
+    ``results`` is the number of tensors that it gives, 0 if it gives one that is in no tuple. ``within`` and
+    ``autocast`` are as those of graphs.
+    """
+
+    function: Callable[..., Any]
+    given: tuple[Any, ...]
+    results: int
+    within: bool | None
+    autocast: tuple[Any, ...] | None
+    spoils: bool
+
+
+def data_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What has the values of a tensor, without a history, whose writes autograd does not see."""
+    return tensor.data
+
+
+def looks_of(*tensors: torch.Tensor) -> tuple[Any, ...]:
+    """What tensors look like."""
+    return tuple((t.dtype, tuple(t.shape), t.stride(), t.storage_offset()) for t in tensors)
+
+
+_SIZED = {
+    torch.nonzero: torch.nonzero,
+    torch.Tensor.nonzero: torch.nonzero,
+    torch.unique: torch.unique,
+    torch.masked_select: torch.masked_select,
+    torch.Tensor.masked_select: torch.masked_select,
+}
+
+
+def remade(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Remade | None:
+    """How a later call makes a call of torch's anew; None for one of which it is not known what it does."""
+    name = name_of(function)
+    if kwargs:
+        return None
+    if name == "data" and getattr(function, "__name__", "") == "__get__":
+        return Remade(data_of)
+    if name in LAYERS_OF_STEPS and function is getattr(torch, name) and len(args) == 9:
+        packed = type(args[2]) is not list  # whose sequences have lengths of their own
+        dropout, training = args[6:8] if packed else args[5:7]
+        return Remade(function, draws=bool(dropout and training), sized=packed)
+    if function in _SIZED and len(args) == (2 if name == "masked_select" else 1):
+        return Remade(_SIZED[function], sized=True)
+    return None
