@@ -48,7 +48,7 @@ def read_apart(
             above &= shared[operand]
         asked = asking.get(node, 0)
         made = node.op != "placeholder" and in_forward(node) and kinds[node].kind != "view"
-        if made and asked & ~above and node not in visible and isinstance(node.meta.get("val"), torch.Tensor):
+        if made and asked & ~above and isinstance(node.meta.get("val"), torch.Tensor):
             found.add(node)
             above = every
         shared[node] = above & asked if node in visible and asked else above

@@ -146,6 +146,33 @@ def uncaught(x, i, log):
     raise ValueError("later")
 
 
+def before_gradients_are_switched_off(x, i, log):
+    y = x[i]
+    torch.set_grad_enabled(False)
+    return y
+
+
+def while_gradients_are_switched_off(x, i, log):
+    torch.set_grad_enabled(False)
+    y = x[i]
+    torch.set_grad_enabled(True)
+    return y
+
+
+def before_a_block_without_gradients(x, i, log):
+    x[i]
+    with torch.no_grad():
+        y = x * 2
+    torch.set_grad_enabled(False)
+    return y
+
+
+def of_a_call_that_eager_refuses(x, i, log):
+    i.softmax(-1)
+    torch.set_grad_enabled(False)
+    return x
+
+
 def in_a_loop(x, i, log):
     found = []
     for k in range(3):
@@ -171,6 +198,10 @@ PROGRAMS = [
     of_another_handler,
     of_an_algorithm,
     uncaught,
+    before_gradients_are_switched_off,
+    while_gradients_are_switched_off,
+    before_a_block_without_gradients,
+    of_a_call_that_eager_refuses,
     in_a_loop,
 ]
 
@@ -181,6 +212,9 @@ def outcome(function: Any, i: torch.Tensor) -> Any:
         found = function(torch.arange(1.0, 5.0), i, log)
     except Exception as error:
         found = type(error).__name__, str(error), error.__context__, error.__suppress_context__
+    finally:
+        log.append(torch.is_grad_enabled())
+        torch.set_grad_enabled(True)
     return found, log
 
 

@@ -408,7 +408,8 @@ class Recorder(TorchFunctionMode):
             for function, args, kwargs in segment.marks:
                 function(*args, **kwargs)
         except BaseException as error:
-            SET_GRAD(grad)
+            if not segment.failed:  # else it is as at the call that raised
+                SET_GRAD(grad)
             self.unhandled = type(error) if isinstance(error, Unhandled) else self.unhandled
             nodes = dict(zip(map(id, alive), outputs, strict=False))
             left = {id(one): one for one in (*alive, *waiting, made) if type(one) is Pending}

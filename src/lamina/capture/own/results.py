@@ -19,16 +19,17 @@ __all__ = ["become", "computed_before", "distinct"]
 
 def computed_before(
     error: BaseException, graph: Graph, inputs: list[torch.Tensor], alive: list[Pending], outputs: list[Node]
-) -> BaseException:
-    """Compute call by call up to the one that raises, as eager does; gives what it raises, which is ``error`` if none.
+) -> tuple[BaseException, Node | None]:
+    """Compute call by call up to the one that raises, as eager does; gives what it raises and the call.
 
+    That is ``error`` and None where no call raises. The grad mode is then as it was at the call.
     The tensors that are computed before it have their values. The caller's hooks on saved tensors, one of which may
     have raised the error, have seen what was saved, and see nothing again. An operator of the program's own does not
     run again, and nothing after it does.
     """
     calls = Interpreter(GraphModule(torch.nn.Module(), graph))
     calls.args_iter = iter(inputs)
-    raised = error
+    raised, place = error, None
     with unhooked():
         for node in graph.nodes:
             if is_programs_own(node.target):
@@ -36,14 +37,14 @@ def computed_before(
             try:
                 calls.env[node] = calls.run_node(node) if node.op != "output" else None
             except Exception as its_own:
-                raised = its_own
+                raised, place = its_own, node
                 break
     computed = [(made, node) for made, node in zip(alive, outputs, strict=True) if node in calls.env]
     results = distinct([calls.env[node] for _, node in computed], inputs)
     calls.env.clear()
     for made, _ in reversed(computed):
         become(made, results)
-    return raised
+    return raised, place
 
 
 def become(made: Pending, results: list[torch.Tensor]) -> None:

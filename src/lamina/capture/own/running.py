@@ -16,7 +16,7 @@ from lamina.capture.own.regions import Regions
 from lamina.capture.own.results import become, computed_before, distinct
 from lamina.capture.own.reuse.run import Run
 from lamina.capture.own.saved_tensors.torch_private import HookedAs
-from lamina.capture.own.segment import Segment
+from lamina.capture.own.segment import Segment, is_quiet
 from lamina.capture.own.torch_private import SET_GRAD, is_from_a_hook, without_function_modes
 from lamina.capture.own.writing import Writing
 
@@ -46,8 +46,10 @@ def fill(
             if segment.draws or segment.writes or is_from_a_hook(error):
                 raise
             SET_GRAD(segment.state[0])
-            failed = computed_before(error, segment.graph, segment.inputs, alive, outputs)
+            failed, place = computed_before(error, segment.graph, segment.inputs, alive, outputs)
             segment.failed = True
+            if place is not None and not is_quiet(place):  # no block that would switch it back is left since
+                grad = torch.is_grad_enabled()
         finally:
             SET_GRAD(grad)
         if failed is not None:
