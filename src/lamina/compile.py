@@ -21,7 +21,7 @@ from lamina.aot.notes import Notes
 from lamina.aot.region import Region
 from lamina.aot.run import best_by_eager, differentiated, joint_of, through_autograd
 from lamina.aot.torch_private import asks_for_another_capture
-from lamina.aot.trial_calls import other_kind_in_eager
+from lamina.aot.trial_calls import other_kind_in_eager, refused_in_eager
 from lamina.artefacts.front import compile, own_callable
 from lamina.backends.api import Backend
 from lamina.backends.device import Boxed
@@ -134,6 +134,7 @@ def compile_recorded(
         fullgraph=fullgraph,
         dynamic=dynamic,
         record=record,
+        refused_in_eager=refused_in_eager,
         strict=settings.strict,
         entry=settings.entry,
         attributes=attributes,
@@ -183,7 +184,7 @@ def lamina_backend(
         check_rules(settings)
         log = log_behind_torch()
         log.record = reported(log.record, settings)
-        guarded(gm, partial(note_behind_torch, gm, log), settings.strict, log.record)
+        guarded(gm, partial(note_behind_torch, gm, log), refused_in_eager, settings.strict, log.record)
         compiler = _Compiler(settings, lamina, log.record)
         compiler.graphs = log.graphs
         return compiled_graph(compiler, gm, example_inputs, log)

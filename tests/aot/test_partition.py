@@ -248,6 +248,8 @@ def test_a_returned_tensor_is_not_saved_unless_eager_saves_it():
         lambda x, y: (y.masked_fill(x.abs() > 1, 0.0) * 2, x.exp() * x),
         lambda x, y: ((x * 2).tanh(), (y.relu() * torch.sigmoid(x.detach())).view(-1)),
         lambda x, y: ((z := x * x), z.cos(), y * (z.detach() < 1)),
+        lambda x, y: (x.sin(), x.exp(), (y * 2).tanh()),
+        lambda x, y: (x * y, torch.sigmoid(x), x.cos()),
     ],
 )
 def test_a_gradient_asks_for_nothing_that_eager_saves_for_another(function, dynamic):

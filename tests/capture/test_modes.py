@@ -116,6 +116,19 @@ def autocast_left_then_matmul(x):
 
 
 @case
+def autocast_left_by_an_error(x):
+    torch.set_autocast_enabled("cpu", True)
+    return torch.linalg.cholesky(-x)
+
+
+@case
+def an_error_within_autocast(x):
+    with torch.autocast("cpu", torch.bfloat16):
+        y = x @ x
+        return y, torch.linalg.cholesky(-x)
+
+
+@case
 def autocast_dtype_left(x):
     y = x * 2
     torch.set_autocast_dtype("cpu", torch.float16)
@@ -778,3 +791,30 @@ def test_a_finally_and_exceptions_that_data_do_not_raise_leave_a_function_compil
         assert torch.equal(compiled(table, torch.tensor([2, 0])), function(table, torch.tensor([2, 0])))
     with pytest.raises(IndexError):
         compiled(table, torch.tensor([5]))
+
+
+@pytest.mark.parametrize(
+    ("call", "handled"),
+    [
+        (lambda i: i.softmax(-1), Exception),
+        (lambda i: i.softmax(-1) + 1, NotImplementedError),
+        (lambda i: i.to(torch.uint16) * i.to(torch.uint16), (TypeError, NotImplementedError)),
+        (lambda i: torch.layer_norm(i, (2,)), RuntimeError),
+    ],
+)
+def test_a_call_that_only_tracing_takes_is_left_to_the_handler(call, handled) -> None:
+    """The program handles what eager raises, and what it would do after the call is not done."""
+
+    def function(x, i):
+        y = x * 2
+        try:
+            call(i)
+            y = y + 1
+        except handled:
+            y = y.sin()
+        return y
+
+    x, i = torch.ones(3), torch.tensor([2, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LaminaWarning)
+        assert torch.equal(lamina.compile(function)(x, i), function(x, i))

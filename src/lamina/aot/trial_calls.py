@@ -40,7 +40,7 @@ from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import depends_on_data, is_fake
 
-__all__ = ["order_in_eager", "other_in_eager", "other_kind_in_eager", "trying"]
+__all__ = ["order_in_eager", "other_in_eager", "other_kind_in_eager", "refused_in_eager", "trying"]
 
 _UNTRIED = frozenset(
     str.split(
@@ -112,6 +112,15 @@ def other_kind_in_eager(node: Node, laid_out: bool) -> bool:
             why = _differs(node, differentiated=False)  # it may be its gradient that is refused
     other = {eager_reasons.OTHER_KIND.number, *([eager_reasons.MISPLACED_RESULT.number] if laid_out else [])}
     return why is not None and why.code in other
+
+
+def refused_in_eager(node: Node) -> bool:
+    """Whether eager refuses a captured call, which tracing takes."""
+    if dispatch_is_watched():
+        return False
+    with trying():
+        why = _differs(node, differentiated=False)
+    return why is not None and why.code == eager_reasons.OTHER_IN_EAGER.number
 
 
 @contextmanager

@@ -84,14 +84,21 @@ def note_behind_torch(gm: torch.fx.GraphModule, log: CaptureLog) -> None:
     log.record.add("", "capture", time.perf_counter() - log.started if log.started else 0.0, Captured(gm, 0))
 
 
-def guarded(gm: torch.fx.GraphModule, guard: Callable[[], object], strict: bool, record: Record | None = None) -> None:
+def guarded(
+    gm: torch.fx.GraphModule,
+    guard: Callable[[], object],
+    refused_in_eager: Callable[[torch.fx.Node], bool],
+    strict: bool,
+    record: Record | None = None,
+) -> None:
     """Guard what Dynamo does not by ``guard``; let Python run the function if its graph is known not to compute it.
 
+    ``refused_in_eager`` tells of calls that only tracing takes: the program may handle what they raise.
     Python runs it as well where that cannot be found out, since nobody knows then when the graph may be used again.
     Call it while Dynamo's trace is open.
     """
     try:
-        why = refused_trace(gm)
+        why = refused_trace(gm, refused_in_eager)
         if not why:
             guard()
             why = refused(gm)
@@ -136,9 +143,15 @@ class _Backend:
     """
 
     def __init__(
-        self, compiler: Backend, settings: tuple[object, ...], record: Record | None, strict: bool = False
+        self,
+        compiler: Backend,
+        settings: tuple[object, ...],
+        record: Record | None,
+        refused_in_eager: Callable[[torch.fx.Node], bool],
+        strict: bool = False,
     ) -> None:
         self.compiler, self.settings, self.record, self.strict = compiler, settings, record, strict
+        self.refused_in_eager = refused_in_eager
         self.log = CaptureLog(Record() if record is None else record)
 
     def log_of(self, function: CodeType) -> CaptureLog:
@@ -147,7 +160,8 @@ class _Backend:
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         try:
-            guarded(gm, functools.partial(note_capture, gm, self.record), self.strict, self.record)
+            noting = functools.partial(note_capture, gm, self.record)
+            guarded(gm, noting, self.refused_in_eager, self.strict, self.record)
             return compiled_graph(self.compiler, gm, example_inputs, self.log)
         except LaminaError as error:
             raise passed_through(error) from error.__cause__
@@ -202,6 +216,7 @@ def compile_callable(
     fullgraph: bool = False,
     dynamic: bool | None = None,
     record: Record | None = None,
+    refused_in_eager: Callable[[torch.fx.Node], bool] = lambda node: False,
     strict: bool = False,
     entry: str = "lamina",
     attributes: Mapping[str, object] = MappingProxyType({}),
@@ -211,11 +226,11 @@ def compile_callable(
     A module gives a transparent module (see ``transparent``); a function, method or module class gives what
     torch.compile gives, a function with a name that says that it is compiled. Each captured region is noted in
     ``record``. A function that cannot be captured for an internal error is run by Python, with a warning and a decision
-    in the record; with ``strict`` the error is raised. ``entry`` "torch" leaves the way from Python into compiled code
-    to torch's wrapper. What comes back has the ``attributes``.
+    in the record; with ``strict`` the error is raised. ``refused_in_eager`` is that of ``guarded``. ``entry`` "torch"
+    leaves the way from Python into compiled code to torch's wrapper. What comes back has the ``attributes``.
     """
     watch_compile_start()
-    backend = _Backend(backend_callable, (fullgraph, dynamic), record, strict)
+    backend = _Backend(backend_callable, (fullgraph, dynamic), record, refused_in_eager, strict)
 
     def compiled(function: Any) -> Any:
         called = uncompiled(function.__call__) if isinstance(function, torch.nn.Module) else None

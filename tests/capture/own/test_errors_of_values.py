@@ -146,6 +146,65 @@ def uncaught(x, i, log):
     raise ValueError("later")
 
 
+def variables_are_as_they_were(x, i, log):
+    y = x * 2
+    try:
+        y, z = x[i], y
+        y = y.sin()
+    except IndexError:
+        return y
+    return y, z
+
+
+def variables_of_a_call_that_raises(x, i, log):
+    def inner(y):
+        y.view(2, 2)[i]
+        return y * 3
+
+    y = x * 2
+    for k in range(2):
+        try:
+            y = inner(y)
+        except IndexError:
+            y = y + k
+    return y
+
+
+def variables_that_are_not_there(x, i, log):
+    try:
+        y = torch.linalg.cholesky(x[1:2].view(1, 1) * (1 if i is GOOD else -1))
+        z = y + 1
+    except RuntimeError:
+        log.append(0)
+    return z
+
+
+def within_the_handler_of_a_call(x, i, log):
+    def inner():
+        try:
+            return x[i]
+        except IndexError:
+            log.append("inner")
+            return x
+
+    y = x
+    try:
+        y = x[GOOD]
+        y = inner()
+    except IndexError:
+        log.append("outer")
+    return y
+
+
+def a_result_written_to_before(x, i, log):
+    y = x * 2
+    with Suppressing():
+        y.mul_(2)
+        x[i].sum()
+        y.add_(1)
+    return x * y
+
+
 def before_gradients_are_switched_off(x, i, log):
     y = x[i]
     torch.set_grad_enabled(False)
@@ -198,6 +257,11 @@ PROGRAMS = [
     of_another_handler,
     of_an_algorithm,
     uncaught,
+    variables_are_as_they_were,
+    variables_of_a_call_that_raises,
+    variables_that_are_not_there,
+    within_the_handler_of_a_call,
+    a_result_written_to_before,
     before_gradients_are_switched_off,
     while_gradients_are_switched_off,
     before_a_block_without_gradients,

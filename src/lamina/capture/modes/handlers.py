@@ -10,7 +10,7 @@ import inspect
 import itertools
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType
 from typing import Any
 
@@ -33,15 +33,21 @@ _RAISING = re.compile(
 """Names of calls that look at values and refuse some."""
 
 
-def caught_errors(gm: GraphModule, codes: Sequence[CodeType]) -> str:
-    """Which call of ``gm``, traced from ``codes``, may raise what the program handles itself; "" if there is none."""
+def caught_errors(gm: GraphModule, codes: Sequence[CodeType], refused: Callable[[Node], bool]) -> str:
+    """Which call of ``gm``, traced from ``codes``, may raise what the program handles itself; "" if there is none.
+
+    ``refused`` tells of calls that eager refuses whatever their values are, and tracing takes.
+    """
     own = [c for c in codes if not c.co_filename.startswith(_TORCH)]
     suppressed = any(map(_may_suppress, own))
-    lines = {(c.co_filename, n) for c in own for n in _handled_lines(c, suppressed)}
-    if not lines:
+    handled = {(c.co_filename, n) for c in own for n in _handled_lines(c, suppressed, _NONE)}
+    if not handled:
         return ""
+    of_data = {(c.co_filename, n) for c in own for n in _handled_lines(c, suppressed, _NOT_OF_DATA)}
     for node in gm.graph.nodes:
-        if node.op in ("call_function", "call_method") and _may_raise(node) and not lines.isdisjoint(_places(node)):
+        if node.op not in ("call_function", "call_method") or handled.isdisjoint(_places(node)):
+            continue
+        if (_may_raise(node) and not of_data.isdisjoint(_places(node))) or refused(node):
             return f"{_name(node)} may raise an exception that the function handles"
     return ""
 
@@ -65,7 +71,7 @@ def _places(node: Node) -> Iterable[tuple[str, int]]:
 def _may_suppress(code: CodeType) -> bool:
     """Whether a function may be what ends an exception within a ``with`` statement of its caller."""
     if code.co_flags & inspect.CO_GENERATOR:
-        handled = _handled_lines(code, True)
+        handled = _handled_lines(code, True, _NOT_OF_DATA)
         yields = (i for i in instructions(code) if i.opname == "YIELD_VALUE")
         return any(i.positions is not None and i.positions.lineno in handled for i in yields)
     if code.co_name != "__exit__" or code.co_qualname == "_GeneratorContextManager.__exit__":
@@ -77,14 +83,14 @@ def _may_suppress(code: CodeType) -> bool:
     )
 
 
-def _handled_lines(code: CodeType, suppressed: bool) -> set[int]:
-    """Lines of a function within ``try`` statements that have an ``except``.
+def _handled_lines(code: CodeType, suppressed: bool, others: frozenset[str]) -> set[int]:
+    """Lines of a function within ``try`` statements that have an ``except``, not only of what is named in ``others``.
 
     If exceptions may be ``suppressed`` by a context manager, those within ``with`` statements as well. And those that
     have a ``finally``, in the rest of a function after a graph break: what was done before the break is done, and that
     statement undoes it. In a function captured from its begin nothing is done yet where its graph raises.
     """
-    counted = (suppressed, code.co_name.startswith("torch_dynamo_resume_in"))
+    counted = (suppressed, code.co_name.startswith("torch_dynamo_resume_in"), others)
     entries = list(getattr(dis.Bytecode(code), "exception_entries", ()))
     if not entries:
         return set()
@@ -98,9 +104,14 @@ def _handled_lines(code: CodeType, suppressed: bool) -> set[int]:
 
 
 def _is_handled(
-    entry: Any, entries: list[Any], read: Sequence[dis.Instruction], suppressed: bool, finished: bool
+    entry: Any,
+    entries: list[Any],
+    read: Sequence[dis.Instruction],
+    suppressed: bool,
+    finished: bool,
+    others: frozenset[str],
 ) -> bool:
-    """Whether what is raised under ``entry`` reaches an ``except``.
+    """Whether what is raised under ``entry`` reaches an ``except``, not one of exceptions named in ``others``.
 
     ``suppressed``: or the end of a ``with`` statement; ``finished``: or a ``finally``, which raises it again.
 
@@ -109,7 +120,7 @@ def _is_handled(
     for _ in entries:
         first, second, *rest = (i for i in read if i.offset >= entry.target)
         of_with = second.opname == "WITH_EXCEPT_START"
-        ends = suppressed if of_with else finished or _may_end([second, *rest])
+        ends = suppressed if of_with else finished or _may_end([second, *rest], others)
         if ends and first.opname == "PUSH_EXC_INFO":
             return True
         entry = next((e for e in entries if e.start <= entry.target < e.end), None)
@@ -118,8 +129,8 @@ def _is_handled(
     return False
 
 
-def _may_end(handler: list[dis.Instruction]) -> bool:
-    """Whether a handler may end an exception that data decide: a ``finally`` always raises it again."""
+def _may_end(handler: list[dis.Instruction], others: frozenset[str]) -> bool:
+    """Whether a handler may end an exception that is none of the ``others``: a ``finally`` always raises it again."""
     while True:
         names: list[Any] = []
         for instruction in handler:
@@ -131,11 +142,12 @@ def _may_end(handler: list[dis.Instruction]) -> bool:
             return True
         if instruction.opname != "CHECK_EXC_MATCH":
             return instruction.opname == "POP_EXCEPT"
-        if not _NOT_OF_DATA.issuperset(names):
+        if not names or not others.issuperset(names):
             return True
         jump = handler[handler.index(instruction) + 1]
         handler = [i for i in handler if i.offset >= jump.argval]
 
 
+_NONE: frozenset[str] = frozenset()
 _NOT_OF_DATA = frozenset(("NotImplementedError", "ImportError", "AttributeError", "KeyError", "NameError", "TypeError"))
 """Exceptions that calls of torch do not raise for the values of their operands."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.ctx_manager import ContextWrappingVariable, GradModeVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._guards import TracingContext
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.utils._device import DeviceContext
 
 from lamina.base.modes import SWITCHED_BY_HAND
@@ -109,9 +109,10 @@ def _leaves_a_mode(gm: GraphModule) -> bool:
     return entered != left or (bool(grads) and grads[-1] != torch.is_grad_enabled())
 
 
-def refused_trace(gm: GraphModule) -> str:
+def refused_trace(gm: GraphModule, refused_in_eager: Callable[[Node], bool]) -> str:
     """Why Python is to run the frame whose graph was just traced; "" if the graph may be compiled.
 
+    ``refused_in_eager`` tells of calls that only tracing takes.
     To be called while Dynamo's trace is open. A frame that is to be one graph is never refused here. The metadata of
     ``gm`` says from then on whether the grad mode is switched by other means than ``with``.
     """
@@ -122,7 +123,7 @@ def refused_trace(gm: GraphModule) -> str:
     by_hand = gm.meta[SWITCHED_BY_HAND] = any(map(switches_gradients, traced))
     if tx.one_graph:
         return ""
-    if refused := _refused_code(traced) or caught_errors(gm, traced):
+    if refused := _refused_code(traced) or caught_errors(gm, traced, refused_in_eager):
         return refused
     if any(code.co_flags & inspect.CO_GENERATOR for code in traced) and _leaves_a_mode(gm):
         return _UNFINISHED

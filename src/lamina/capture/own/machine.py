@@ -31,6 +31,8 @@ _DEEPEST = 100
 """Calls within calls that are interpreted: each takes a few frames of Python's, of which there are 1,000 by default."""
 
 _STEPS: dict[str, Step] = {**DATA_STEPS, **CONTROL_STEPS}
+_STORES = frozenset(_STEPS[name] for name in ("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"))
+"""Steps that change a variable that is no cell; those of cells and of others settle as all changes do."""
 
 _LOOKS_AT_FRAMES = frozenset(("_getframe", "currentframe", "getouterframes", "settrace", "setprofile"))
 """Names in functions that look at frames: Python runs those, so that there is one."""
@@ -93,6 +95,11 @@ def is_interpretable(function: FunctionType) -> bool:
 
 def _is_entered(world: World, function: Any) -> bool:
     return type(function) is FunctionType and world.enters(function) and is_interpretable(function)
+
+
+def _is_of_torch(leave: Any) -> bool:
+    """Whether the ``__exit__`` of a manager is that of a class of torch's, none of which ends an exception."""
+    return type(getattr(leave, "__self__", None)).__module__.partition(".")[0] == "torch"
 
 
 class Machine:
@@ -234,6 +241,8 @@ class Machine:
             place = frame.place
             step, arg = steps[place]
             frame.place = place + 1
+            if self.watched is not None and self.watched[0] is frame and step in _STORES and self._goes_on(frame):
+                self.world.settle()  # what handles an exception finds the variables as they are
             signal: str | None = step(self, frame, arg)
             if self.watched is not None and self.watched[0] is frame:
                 self._settle_before_leaving(frame, place, signal)
@@ -247,6 +256,20 @@ class Machine:
             if row is not None:
                 self.watched = frame, row
                 return True
+        return False
+
+    def _goes_on(self, frame: Frame) -> bool:
+        """Whether what handles an exception of the instruction in progress may go on in ``frame``.
+
+        Managers of torch's do their part and let it pass.
+        """
+        row = frame.program.handler(frame.place - 1)
+        while row is not None:
+            names = [name for name, _ in frame.program.steps[row.target : row.target + 2]]
+            within = names == ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]
+            if names[0] != "COPY" and not (within and _is_of_torch(frame.stack[row.depth - 1])):
+                return True
+            row = frame.program.handler(row.target)
         return False
 
     def _caught_when_settled(self, frame: Frame, error: BaseException) -> None:

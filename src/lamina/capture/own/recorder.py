@@ -271,8 +271,8 @@ class Recorder(TorchFunctionMode):
             results = args[0]
         else:
             results = self._results(found, node, {id(_fake_of(t, segment)): t for t in flat((args, kwargs))})
-        if not segment.watched and not is_quiet(node):  # which asks what the node gives
-            segment.watched = self.handled()
+        if not is_quiet(node):  # which asks what the node gives
+            segment.watched = self.handled() or segment.watched
         return (results,)
 
     def _refuse_in_attempt(self, writes: bool, draws: bool) -> None:

@@ -43,7 +43,7 @@ def fill(
             del computed
         except Exception as error:
             escaped(trace, "a graph that raises")
-            if segment.draws or segment.writes or is_from_a_hook(error):
+            if segment.draws or segment.writes_outside or is_from_a_hook(error):
                 raise
             SET_GRAD(segment.state[0])
             failed, place = computed_before(error, segment.graph, segment.inputs, alive, outputs)
@@ -79,7 +79,7 @@ def _tell(trace: Any, segment: Segment, run: Callable[..., Any], alive: list[Pen
             switches=segment.switches,
             autocast=segment.state[1],
             draws=segment.draws,
-            writes=segment.writes,
+            writes=segment.writes_outside,
             aliased=aliased,
             numbers=numbers,
             written=tuple(segment.inputs[at] for at in segment.written()) if segment.writes else (),
@@ -89,7 +89,7 @@ def _tell(trace: Any, segment: Segment, run: Callable[..., Any], alive: list[Pen
 
 def rescue(segment: Segment, left: list[Pending], nodes: dict[int, Node], error: BaseException, hooks: Any) -> None:
     """Compute the tensors that were ``left`` by an exception, call by call, unless that would write twice."""
-    if segment.failed or (segment.started and segment.writes):
+    if segment.failed or (segment.started and segment.writes_outside):
         return
     outputs = [nodes.get(id(made)) or segment.nodes[id(made._fake)] for made in left]
     grad = torch.is_grad_enabled()

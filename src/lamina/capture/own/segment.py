@@ -56,7 +56,7 @@ class Segment:
         self.pending: list[Pending] = []
         self.numbers: dict[Node, int] = {}
         self.state = (torch.is_grad_enabled(), autocast_states(), settings())
-        self.draws = self.writes = self.records = self.watched = self.switches = False
+        self.draws = self.writes = self.writes_outside = self.records = self.watched = self.switches = False
         self.started = self.failed = self.is_part = False
         self.generators: dict[torch.device, torch.Tensor] = {}
         self.marks: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
@@ -104,8 +104,16 @@ class Segment:
             set_rng_state(state, device)
 
     def note_writes(self, targets: Sequence[torch.Tensor], records: bool) -> None:
-        """A call writes to ``targets``, to which it gives a history if it ``records`` one."""
+        """A call writes to ``targets``, to which it gives a history if it ``records`` one.
+
+        What is written ``outside`` of the graph's own results is not written again if the graph raises.
+        """
         self.writes = True
+        if not self.writes_outside:
+            given = {storage_of(fake) for fake in self.fakes if fake.layout is torch.strided}
+            made = [self.fake_of(target) for target in targets if type(target) is Pending]
+            own = all(fake.layout is torch.strided and storage_of(fake) not in given for fake in made)
+            self.writes_outside = len(made) < len(targets) or not own
         self.records = self.records or records
         if self._written is not None:
             self._written.update(map(id, targets))

@@ -10,6 +10,7 @@ from lamina.errors import BadArgument
 from lamina.testing.fuzz.compared import COMPARED
 from lamina.testing.fuzz.driver import Argument, Driver
 from lamina.testing.fuzz.extremes import EXTREMES
+from lamina.testing.fuzz.handled import HANDLED
 from lamina.testing.fuzz.model_programs import MODELS
 from lamina.testing.fuzz.nested import NESTED
 from lamina.testing.fuzz.one_object import ONE_OBJECT
@@ -44,6 +45,7 @@ _WHOLE = {
         STEPWISE,
         ONE_OBJECT,
         WRITTEN_NAMES,
+        HANDLED,
     )
     for name, whole in family.items()
 }
