@@ -62,6 +62,16 @@ def test_casts_that_lose_nothing_in_between_are_one(function: Function, dtype: t
     assert after == ["_to_copy"] * left
 
 
+def test_a_number_that_a_function_transform_casts_is_left_alone() -> None:
+    def function(x):
+        return torch.func.vmap(torch.func.vmap(lambda a: a * 2 + 1))(x)
+
+    gm = graph_of(lambda x: (function(x),), torch.ones(2, 4))
+    assert any(not isinstance(n.args[0], torch.fx.Node) for n in gm.graph.nodes if "_to_copy" in str(n.target))
+    for change in (join_casts, join_views, join_permutations):
+        assert change(gm, []) is gm
+
+
 @pytest.mark.parametrize(
     ("function", "dtype"),
     [

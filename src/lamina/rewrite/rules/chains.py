@@ -84,10 +84,10 @@ def _leading_back(graph: Graph, targets: frozenset[Any], same: Callable[[Node, N
     seen: set[Node] | None = None
     for node in calls_of(graph, targets):
         source: Any = node.args[0]
-        if source.target not in targets:
+        if not isinstance(source, Node) or source.target not in targets:  # a number may be cast as well
             continue
         seen = escaping(graph) if seen is None else seen
-        while node not in seen and source.target in targets:
+        while node not in seen and source.target in targets and isinstance(source.args[0], Node):
             source = source.args[0]
             if same(node, source):
                 found[node] = found.get(source, source)
@@ -113,7 +113,7 @@ def _joined(
     for node in calls_of(gm.graph, targets):
         while node.target in targets:
             inner: Any = node.args[0]
-            if inner.target not in targets:
+            if not (isinstance(inner, Node) and inner.target in targets and isinstance(inner.args[0], Node)):
                 break
             call = join(node, inner)
             if call is None:

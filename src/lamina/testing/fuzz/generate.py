@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lamina.errors import BadArgument
+from lamina.testing.fuzz.broken import BROKEN
 from lamina.testing.fuzz.compared import COMPARED
 from lamina.testing.fuzz.driver import Argument, Driver
 from lamina.testing.fuzz.extremes import EXTREMES
@@ -46,6 +47,7 @@ _WHOLE = {
         ONE_OBJECT,
         WRITTEN_NAMES,
         HANDLED,
+        BROKEN,
     )
     for name, whole in family.items()
 }

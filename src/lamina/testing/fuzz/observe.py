@@ -213,8 +213,16 @@ def _finish(trace: Trace, live: list[tuple[str, Tensor, int]]) -> None:
         trace.same[path] = objects.setdefault(id(tensor), path)
         if tensor.layout is torch.strided and tensor.numel():
             place = int(tensor.storage_offset()) * tensor.element_size()
-            name, start = storages.setdefault(tensor.untyped_storage().data_ptr(), (path, place))
+            name, start = storages.setdefault(_memory(tensor), (path, place))
             trace.sharing[path] = (name, place - start)
+
+
+def _memory(tensor: Tensor) -> int:
+    """Where a tensor's memory is; a number of its own for what a function transform has left wrapped."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        return -id(tensor)
 
 
 def _state() -> dict[str, Any]:
