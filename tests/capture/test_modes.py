@@ -116,12 +116,6 @@ def autocast_left_then_matmul(x):
 
 
 @case
-def autocast_left_by_an_error(x):
-    torch.set_autocast_enabled("cpu", True)
-    return torch.linalg.cholesky(-x)
-
-
-@case
 def an_error_within_autocast(x):
     with torch.autocast("cpu", torch.bfloat16):
         y = x @ x

@@ -30,7 +30,7 @@ from torch.fx import _symbolic_trace
 from torch.nn.parameter import is_lazy
 from torch.utils import _config_module
 
-from lamina.base.modes import autocast_depth, autocast_kept
+from lamina.base.modes import autocast_kept
 from lamina.base.user_frames import shortened
 from lamina.capture.events.torch_private import refused_recompile
 from lamina.capture.frame_hook.torch_private import take_off_hook
@@ -248,10 +248,6 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
         except ShortenTraceback as error:
             ended = set_callback(None)
             raise (shortened(error) if isinstance(error, LaminaError) else error.remove_dynamo_frames()) from None
-        except BaseException:
-            if not autocast and within_autocast() and not autocast_depth():  # no region that was left in the middle
-                left = autocast_kept()
-            raise
         finally:
             if (set_callback(None) if ended is True else ended) is None:  # an error in the callback has taken it away
                 take_off_hook()

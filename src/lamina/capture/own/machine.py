@@ -102,6 +102,21 @@ def _is_of_torch(leave: Any) -> bool:
     return type(getattr(leave, "__self__", None)).__module__.partition(".")[0] == "torch"
 
 
+def _may_go_on(frame: Frame) -> bool:
+    """Whether what handles an exception of the instruction in progress may go on in ``frame``.
+
+    Managers of torch's do their part and let it pass.
+    """
+    row = frame.program.handler(frame.place - 1)
+    while row is not None:
+        names = [name for name, _ in frame.program.steps[row.target : row.target + 2]]
+        within = names == ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]
+        if names[0] != "COPY" and not (within and _is_of_torch(frame.stack[row.depth - 1])):
+            return True
+        row = frame.program.handler(row.target)
+    return False
+
+
 class Machine:
     """Runs functions in a ``World``.
 
@@ -241,7 +256,7 @@ class Machine:
             place = frame.place
             step, arg = steps[place]
             frame.place = place + 1
-            if self.watched is not None and self.watched[0] is frame and step in _STORES and self._goes_on(frame):
+            if self.watched is not None and self.watched[0] is frame and step in _STORES and _may_go_on(frame):
                 self.world.settle()  # what handles an exception finds the variables as they are
             signal: str | None = step(self, frame, arg)
             if self.watched is not None and self.watched[0] is frame:
@@ -256,20 +271,6 @@ class Machine:
             if row is not None:
                 self.watched = frame, row
                 return True
-        return False
-
-    def _goes_on(self, frame: Frame) -> bool:
-        """Whether what handles an exception of the instruction in progress may go on in ``frame``.
-
-        Managers of torch's do their part and let it pass.
-        """
-        row = frame.program.handler(frame.place - 1)
-        while row is not None:
-            names = [name for name, _ in frame.program.steps[row.target : row.target + 2]]
-            within = names == ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]
-            if names[0] != "COPY" and not (within and _is_of_torch(frame.stack[row.depth - 1])):
-                return True
-            row = frame.program.handler(row.target)
         return False
 
     def _caught_when_settled(self, frame: Frame, error: BaseException) -> None:
