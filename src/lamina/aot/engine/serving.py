@@ -7,6 +7,7 @@ the writes before it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
@@ -44,7 +45,8 @@ def shares_storage(inputs: Sequence[Any], written: Sequence[int]) -> bool:
     known = [storage for storage in storages if storage is not None]
     if len({*known}) == len(known):
         return False
-    return any(storages[i] is not None and storages.count(storages[i]) > 1 for i in written)
+    counts = Counter(storages)
+    return any(storages[i] is not None and counts[storages[i]] > 1 for i in written)
 
 
 def storage_or_none(x: Any) -> int | None:
@@ -194,6 +196,8 @@ def spanned(tensor: torch.Tensor) -> int:
     """Bytes from a tensor's first element to the end of its last."""
     if tensor.layout is not torch.strided or tensor.numel() == 0:
         return 0
+    if tensor.is_contiguous():
+        return tensor.nbytes
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     return int(last + 1) * tensor.element_size()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,8 +98,9 @@ def may_meet(inputs: Sequence[torch.Tensor], written: Sequence[int], apart_by_pl
     If they are ``apart_by_place``, it is enough that they lie at other places of one storage.
     """
     memories = [storage_of(tensor) if tensor.layout is torch.strided and tensor.numel() else 0 for tensor in inputs]
-    for at in written:
-        if not memories[at] or memories.count(memories[at]) < 2:
+    shared = {memory for memory, count in Counter(memories).items() if memory and count > 1}
+    for at in written if shared else ():
+        if memories[at] not in shared:
             continue
         if not apart_by_place:
             return True
