@@ -165,6 +165,36 @@ def test_hooks_that_come_between_two_calls_end_the_reuse(hook, monkeypatch) -> N
     assert len(one) == 3
 
 
+TOLD: list[int] = []
+
+
+class Told(torch.autograd.Function):
+    """A function whose backward changes what the program reads."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        TOLD.append(len(TOLD))
+        return gradient * 2
+
+
+def test_a_backward_of_the_users_is_seen(monkeypatch) -> None:
+    def told(model, opt, x, y):
+        loss = Told.apply(F.cross_entropy(model(x), y))
+        loss.backward()
+        opt.step()
+        return loss, len(TOLD) % 3
+
+    TOLD.clear()
+    compiled = Counted(told, monkeypatch)
+    model = model_of()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert [compiled.call(model, opt, *batch())[1] for _ in range(7)] == [1, 2, 0, 1, 2, 0, 1]
+
+
 def test_a_hook_elsewhere_leaves_the_reuse(monkeypatch) -> None:
     compiled, others = Counted(step, monkeypatch), torch.nn.Linear(2, 2)
 

@@ -101,9 +101,10 @@ class Gradients:
         if trace.learning.history_from_outside or autocast_states() != trace.state[1]:
             return False
         with unseen():
-            leaves = list({id(leaf): leaf for leaf in leaves_of(given)}.values())
-            if not all(map(self._is_known, leaves)) or not unhooked(leaves):
-                return False
+            reached = list({id(leaf): leaf for leaf in leaves_of(given)}.values())
+            leaves = [leaf for leaf in reached if leaf is not None and self._is_known(leaf)]
+            if len(leaves) != len(reached) or not unhooked(leaves):
+                return False  # a function of the user's, whose backward runs, is none
         if function in _BACKWARDS:
             for leaf in leaves:
                 self._change(leaf)

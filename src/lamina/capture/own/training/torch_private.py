@@ -104,8 +104,8 @@ class Unhooked:
         self.counted = -1
 
 
-def leaves_of(roots: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The leaves that ``roots`` depend on, as far as autograd knows."""
+def leaves_of(roots: Iterable[torch.Tensor]) -> Iterator[torch.Tensor | None]:
+    """The leaves that ``roots`` depend on, as far as autograd knows; None for a function of the user's on the way."""
     waiting: list[Any] = []
     for root in roots:
         if root.grad_fn is not None:
@@ -115,8 +115,11 @@ def leaves_of(roots: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     seen = set(waiting)
     while waiting:
         node = waiting.pop()
-        leaf = getattr(node, "variable", None)
-        if leaf is not None:
+        made_by = getattr(node, "_forward_cls", None)
+        if made_by is not None:
+            if not str(made_by.__module__).startswith(("lamina.", "torch.")):
+                yield None
+        elif (leaf := getattr(node, "variable", None)) is not None:
             yield leaf
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
