@@ -109,3 +109,44 @@ def test_calls_give_what_eager_gives_and_few_are_interpreted(name) -> None:
     most, least = EXPECTED[name]
     assert len(found.interpreted) <= most, (found.interpreted, found.why)
     assert found.in_graphs >= least
+
+
+class _Named(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):  # type: ignore[no-untyped-def, override]
+        ctx.called = ctx.name()
+        return x * len(ctx.called)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def, override]
+        return grad * len(ctx.called)
+
+
+class _Seen(torch.autograd.Function):
+    @staticmethod
+    def forward(x):  # type: ignore[no-untyped-def, override]
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def, override]
+        ctx.metadata["count"] = len(inputs)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def, override]
+        return grad * (2 + ctx.metadata["count"])
+
+
+@pytest.mark.parametrize("kind", [_Named, _Seen])
+def test_a_forward_may_ask_its_node(kind: type[torch.autograd.Function]) -> None:
+    """What only the node of a history has is there: autograd itself makes such calls."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return kind.apply(x.sin()).cos()  # type: ignore[no-any-return, no-untyped-call]
+
+    compiled = lamina.compile(function, options={"capture": "own"})
+    for seed in range(3):
+        x = torch.randn(5, generator=torch.Generator().manual_seed(seed))
+        mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+        compiled(mine).sum().backward()
+        function(theirs).sum().backward()
+        torch.testing.assert_close(mine.grad, theirs.grad)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from functools import lru_cache
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from torch.autograd import Function
-from torch.autograd.function import FunctionMeta, _SingleLevelFunction
+from torch.autograd.function import BackwardCFunction, FunctionMeta, _SingleLevelFunction
 
 __all__ = ["APPLY", "in_history", "is_apply", "sets_up"]
 
@@ -17,6 +18,22 @@ APPLY: Any = vars(Function)["apply"].__func__
 _SETUP: Any = vars(_SingleLevelFunction)["setup_context"].__func__
 _OPTIONS = ("clear_saved_tensors_on_access", "boxed_grads_call", "generate_vmap_rule")
 """Attributes of such a class that autograd asks for."""
+
+
+_IN_STAND_INS = frozenset(
+    (
+        "apply",
+        "mark_dirty",
+        "mark_non_differentiable",
+        "needs_input_grad",
+        "requires_grad",
+        "save_for_backward",
+        "save_for_forward",
+        "set_materialize_grads",
+    )
+)
+_OF_NODES = frozenset(name for name in dir(BackwardCFunction) if not name.startswith("__")) - _IN_STAND_INS
+"""What a node of a history has that a forward may ask its context for, and a stand-in does not have."""
 
 
 def is_apply(function: Any) -> bool:
@@ -30,7 +47,7 @@ def is_apply(function: Any) -> bool:
 def sets_up(kind: Any, args: tuple[Any, ...]) -> bool | None:
     """Whether ``kind.apply(*args)`` calls a forward without a context, which ``setup_context`` is given after it.
 
-    None where it calls it otherwise.
+    None where it calls it otherwise, or where one of both may ask for what only the node of a history has.
     """
     entries = [_entry(kind, name) for name in ("forward", "setup_context")]
     if not all(type(entry) is staticmethod and type(entry.__func__) is FunctionType for entry in entries):
@@ -38,9 +55,19 @@ def sets_up(kind: Any, args: tuple[Any, ...]) -> bool | None:
     forward, setup = (entry.__func__ for entry in entries)
     apart = setup is not _SETUP
     code = forward.__code__
+    if not _OF_NODES.isdisjoint((*_names(code), *_names(setup.__code__))):
+        return None
     if apart and (code.co_argcount != len(args) or code.co_kwonlyargcount or code.co_flags & 0x0C):
         return None  # arguments that are not said are found by the signature
     return apart
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Names of globals and attributes in ``code`` and the functions that it makes."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if type(constant) is CodeType:
+            yield from _names(constant)
 
 
 def _entry(kind: type, name: str) -> Any:
