@@ -30,14 +30,25 @@ _KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
 class Ahead:
-    """Computes what tensors hold after calls that write to them, and writes to copies of them only."""
+    """Computes what tensors of one element hold after calls that write to them, and writes to copies of them only.
+
+    It is asked for each parameter of an optimizer, which count alike: what it told last is told again of equal numbers.
+    """
 
     def __init__(self, calls: Callable[..., Any]) -> None:
         self.calls, self.__name__ = calls, "items"
+        self.told: tuple[Any, tuple[Any, ...]] = (None, ())
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
         with torch.no_grad():
-            return tuple([tensor.item() for tensor in self.calls(*[tensor.clone() for tensor in tensors])])
+            numbers = tuple([tensor.item() for tensor in tensors])
+            looks = [(tensor.dtype, tensor.shape) for tensor in tensors]
+            asked = (numbers, looks, torch.get_default_dtype(), torch.is_autocast_enabled("cpu"))
+            before, found = self.told
+            if before != asked or 0 in numbers:  # of a zero it is not told which one
+                found = tuple([tensor.item() for tensor in self.calls(*[tensor.clone() for tensor in tensors])])
+                self.told = asked, found
+            return found
 
 
 class Apart:
