@@ -233,6 +233,64 @@ def test_a_write_without_gradients_keeps_the_history():
     check(f, leaf(3, 3), leaf(3, 3), expect=False)
 
 
+def _stepped(p, g):
+    with torch.no_grad():
+        p.sub_(g, alpha=0.5).mul_(0.9)
+        return p.abs().max()
+
+
+def _stepped_and_left_off(p, g):
+    torch.set_grad_enabled(False)
+    p.sub_(g, alpha=0.5)
+    return p * 2
+
+
+@torch.no_grad()
+def _stepped_by_a_function(p, g):
+    p.add_(g)
+    return g * p
+
+
+def _multiplied(p, g):
+    with torch.no_grad():
+        p.sub_(p @ g.t() @ g)
+        return p @ g.t()
+
+
+@pytest.mark.parametrize("function", [_stepped, _stepped_and_left_off, _stepped_by_a_function, _multiplied])
+@pytest.mark.parametrize("kind", ["parameter", "result"])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_steps_without_gradients_are_stitched(function, kind, enabled):
+    """What requires a gradient is written to where gradients are off throughout: an optimizer's steps."""
+
+    def after(called):
+        torch.manual_seed(0)
+        p, g = leaf(4, 5), torch.randn(4, 5)
+        written = p if kind == "parameter" else p * 2
+        used = written.sin()
+        before = torch.is_grad_enabled()
+        try:
+            torch.set_grad_enabled(enabled)
+            result = called(written, g)
+            left = torch.is_grad_enabled()
+        finally:
+            torch.set_grad_enabled(before)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            used.sum().backward()
+        looks = written.requires_grad, written.is_leaf, result.requires_grad, result.grad_fn, left
+        (grad,) = torch.autograd.grad((written * 3).sum(), p)
+        return looks, written.detach(), result, grad
+
+    reference = Reference()
+    compiled = reference.compile(function)
+    for _ in range(2):
+        found, expected = after(compiled), after(function)
+        assert found[0] == expected[0]
+        torch.testing.assert_close(found[1:], expected[1:])
+    switched_at_once = enabled and function is _stepped_and_left_off
+    assert traced_per_call(reference) != switched_at_once, why(reference)
+
+
 def test_autocast_inside_goes_to_aotautograd():
     def f(x, w):
         with torch.autocast("cpu", dtype=torch.bfloat16):

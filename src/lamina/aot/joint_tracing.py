@@ -31,7 +31,7 @@ from lamina.aot.torch_private import (
     tracing_state,
 )
 from lamina.aot.trace import CallTrace
-from lamina.aot.traits import as_assumed, dense, dependence, is_static, last_uses
+from lamina.aot.traits import as_assumed, computes_with_gradients, dense, dependence, is_static, last_uses
 from lamina.base.captured import NOTES, example
 from lamina.base.fx.copying import Made, Write, copy_nodes
 from lamina.base.fx.torch_private import flatten, graph_module, unflatten
@@ -95,8 +95,7 @@ def trace_joint(
         raise Unsuitable("there is no tensor input")
     if any(map(is_checkpointed, gm.graph.nodes)):
         raise Unsuitable("activation checkpointing decides what is computed again")
-    grads = gm.graph.find_nodes(op="call_function", target=SET_GRAD)
-    history = torch.is_grad_enabled() or any(n.args[0] for n in grads)
+    history = computes_with_gradients(gm.graph)
     with tracing_state(mode), _out_of_inference_mode(), fresh_symbols_dropped(fakes):
         return _JointTracer(gm, fakes, example_inputs, decompositions, history).run()
 
@@ -121,7 +120,7 @@ class _JointTracer:
         history: bool,
     ) -> None:
         self.history = history
-        """Whether gradients are on at any point of the graph: it may switch them on where its caller has them off."""
+        """Whether a call of the graph is made where gradients are on."""
         self.gm, self.fakes, self.inputs = gm, fakes, example_inputs
         self.calls = Calls(decompositions)
         self.graph = Graph()
@@ -168,7 +167,7 @@ class _JointTracer:
         sources = dependence(self.graph, differentiable, gradients, self.arrived)
         self.graph.eliminate_dead_code()
         joint = graph_module(self.gm, self.graph, with_meta=False)
-        trained = torch.is_grad_enabled() and any(v.requires_grad for v in self.primals)
+        trained = torch.is_grad_enabled() and any(x.requires_grad for x in self.fakes)
         return JointGraph(joint, len(results), differentiable, sources, mutated, static, len(self.calls), trained)
 
     def _placeholder(self, node: Node) -> None:

@@ -101,6 +101,8 @@ def read_state(gm: GraphModule) -> State:
     if inference or left == torch.is_grad_enabled():  # leaving inference mode restores the grad mode
         return State(_without(gm, dropped), mode, switches=bool(grads) and not inference)
     at_once = len(grads) == 1 and (not computing or nodes.index(grads[0]) < nodes.index(computing[0]))
+    if computing:  # what is switched behind all calls is left behind by the state
+        dropped += [n for n in nodes[nodes.index(computing[-1]) + 1 :] if n.target is SET_GRAD]
     return State(_without(gm, dropped), mode, left, at_once, switches=True)
 
 

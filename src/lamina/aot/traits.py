@@ -8,11 +8,22 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from lamina.aot.torch_private import STATIC_INPUT
+from lamina.aot.torch_private import SET_GRAD, STATELESS, STATIC_INPUT
 from lamina.aot.trace import CallTrace
 from lamina.base.captured import example
 
-__all__ = ["as_assumed", "dense", "dependence", "is_static", "last_uses"]
+__all__ = ["as_assumed", "computes_with_gradients", "dense", "dependence", "is_static", "last_uses"]
+
+
+def computes_with_gradients(graph: Graph) -> bool:
+    """Whether a call of ``graph`` is made where gradients are on, as they are now or as it switches them."""
+    on = torch.is_grad_enabled()
+    for node in graph.nodes:
+        if node.target is SET_GRAD:
+            on = bool(node.args[0])
+        elif on and node.op.startswith("call_") and node.target not in STATELESS:
+            return True
+    return False
 
 
 def dependence(
