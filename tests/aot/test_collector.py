@@ -1,12 +1,15 @@
 """Compiling leaves Python's garbage collector as it was."""
 
 import gc
+import sys
+from contextlib import suppress
 
 import pytest
 import torch
 
 import lamina
 from lamina.aot import graph_compiler, run
+from lamina.base import collector
 from lamina.base.collector import collector_held, hold_collector, release_collector
 from lamina.capture.dynamo import compile_callable
 
@@ -51,6 +54,45 @@ def test_what_the_user_froze_stays_frozen():
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()
+
+
+def test_what_the_user_froze_is_counted_once(monkeypatch):
+    """Counting walks through all of it: a second in a process of 2 GB, at each call that was interpreted."""
+    asked = []
+    monkeypatch.setattr(collector, "_frozen_by_others", False)
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: asked.append(1) or 7)
+    for _ in range(3):
+        with collector_held(lasting=True):
+            pass
+    assert asked == [1]
+
+
+@pytest.mark.parametrize("at", range(24))
+def test_an_interrupt_leaves_the_collector_as_it_was(at, monkeypatch):
+    """It may come at each line: all objects stayed frozen, or the collector off, for the rest of the process."""
+    monkeypatch.setattr(collector, "_frozen_by_others", False)
+    lines = 0
+
+    def watch(frame, event, argument):
+        nonlocal lines
+        if frame.f_code.co_filename != collector.__file__:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == at:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return watch
+
+    sys.settrace(watch)
+    try:
+        with suppress(KeyboardInterrupt), collector_held(lasting=True):
+            pass
+    finally:
+        sys.settrace(None)
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    assert not collector._holders
 
 
 def test_no_collection_runs_while_a_step_is_compiled(monkeypatch):

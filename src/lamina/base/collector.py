@@ -6,13 +6,16 @@ import contextlib
 import gc
 import threading
 from collections.abc import Hashable, Iterator
+from operator import call
 
 __all__ = ["collector_held", "hold_collector", "release_collector"]
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # what holds the collector may be gone while another is added
 _holders: set[Hashable] = set()
 """Who holds the collector now."""
 _was_on = False
+_frozen_by_others = False
+"""Whether somebody else was seen to keep objects from all collections. How many they are takes a walk through them."""
 
 
 def hold_collector(holder: Hashable) -> None:
@@ -21,8 +24,8 @@ def hold_collector(holder: Hashable) -> None:
     with _lock:
         if not _holders:
             _was_on = gc.isenabled()
-            gc.disable()
         _holders.add(holder)
+        gc.disable()
 
 
 def release_collector(holder: Hashable) -> None:
@@ -30,9 +33,16 @@ def release_collector(holder: Hashable) -> None:
     with _lock:
         if holder not in _holders:
             return
-        _holders.remove(holder)
-        if not _holders and _was_on:
+        if len(_holders) == 1 and _was_on:
             gc.enable()
+        _holders.remove(holder)
+
+
+class _Holder:
+    """Who holds the collector at most for as long as it lives: an interrupt may keep it from saying that it ends."""
+
+    def __del__(self) -> None:
+        release_collector(id(self))
 
 
 @contextlib.contextmanager
@@ -41,12 +51,19 @@ def collector_held(*, lasting: bool = False) -> Iterator[None]:
 
     ``lasting``: all of it lives on, so that it counts as old afterwards and quick collections do not walk it either.
     """
-    holder = object()
-    hold_collector(holder)
+    holder = _Holder()
+    hold_collector(id(holder))
     try:
         yield
     finally:
-        if lasting and not gc.get_freeze_count():
-            gc.freeze()
-            gc.unfreeze()
-        release_collector(holder)
+        if lasting:
+            _count_as_old()
+        release_collector(id(holder))
+
+
+def _count_as_old() -> None:
+    """Let all objects that there are count as old, unless the program keeps some from collections, which would end."""
+    global _frozen_by_others
+    _frozen_by_others = _frozen_by_others or gc.get_freeze_count() > 0
+    if not _frozen_by_others:
+        tuple(map(call, (gc.freeze, gc.unfreeze)))  # one step of the interpreter's, between which no interrupt comes

@@ -135,7 +135,7 @@ class Interpreting:
         self._tell(result)
         compiled = self.log.graphs > graphs
         if trace is not None:
-            with self.record.harmless("capture"), collector_held(lasting=True):  # nothing of the user's runs here
+            with self.record.harmless("capture"), collector_held(lasting=compiled):  # nothing of the user's runs here
                 self.made += self.versions.add(trace, result, compiled)
         if compiled and self.interpreted and (trace is None or trace.ended is not None):
             self._note_compiled_again()
