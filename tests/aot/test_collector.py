@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import threading
 from contextlib import suppress
 
 import pytest
@@ -57,7 +58,7 @@ def test_what_the_user_froze_stays_frozen():
 
 
 def test_what_the_user_froze_is_counted_once(monkeypatch):
-    """Counting walks through all of it: a second in a process of 2 GB, at each call that was interpreted."""
+    """Counting walks through all of it, and was done at each call that was interpreted."""
     asked = []
     monkeypatch.setattr(collector, "_frozen_by_others", False)
     monkeypatch.setattr(gc, "get_freeze_count", lambda: asked.append(1) or 7)
@@ -65,6 +66,11 @@ def test_what_the_user_froze_is_counted_once(monkeypatch):
         with collector_held(lasting=True):
             pass
     assert asked == [1]
+
+
+def _held_for_a_moment():
+    with collector_held():
+        pass
 
 
 @pytest.mark.parametrize("at", range(24))
@@ -97,6 +103,32 @@ def test_an_interrupt_leaves_the_collector_as_it_was(at, monkeypatch):
     assert gc.isenabled()
     assert not kept
     assert not collector._holders
+    other = threading.Thread(target=_held_for_a_moment, daemon=True)
+    other.start()
+    other.join(60)
+    assert not other.is_alive(), "a lock was left taken"
+
+
+def test_threads_that_hold_it_by_turns_leave_it_on():
+    """They take no lock: each may be switched from between any two steps."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def hold():
+        for _ in range(3000):
+            _held_for_a_moment()
+
+    try:
+        threads = [threading.Thread(target=hold) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert gc.isenabled()
+    assert not collector._holders
+    assert not collector._switched_off
 
 
 def test_no_collection_runs_while_a_step_is_compiled(monkeypatch):

@@ -4,38 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import threading
 from collections.abc import Hashable, Iterator
 from operator import call
 
 __all__ = ["collector_held", "hold_collector", "release_collector"]
 
-_lock = threading.RLock()  # what holds the collector may be gone while another is added
 _holders: set[Hashable] = set()
 """Who holds the collector now."""
-_was_on = False
+_switched_off = False
+"""Whether the collector is off because somebody holds it, and not because the program has it off."""
 _frozen_by_others = False
 """Whether somebody else was seen to keep objects from all collections. How many they are takes a walk through them."""
 
 
 def hold_collector(holder: Hashable) -> None:
-    """Stop automatic collections, in all threads, until ``holder`` and every other holder has released them."""
-    global _was_on
-    with _lock:
-        if not _holders:
-            _was_on = gc.isenabled()
-        _holders.add(holder)
+    """Stop automatic collections, in all threads, until ``holder`` and every other holder has released them.
+
+    No lock is taken, which who is interrupted might keep for good: a thread that begins while the last holder ends may
+    find the collector on, which only takes time, and whoever releases it next sets right what an interrupt left.
+    """
+    global _switched_off
+    _holders.add(holder)
+    if gc.isenabled():
+        _switched_off = True
         gc.disable()
 
 
 def release_collector(holder: Hashable) -> None:
     """End what ``hold_collector`` began; the last holder leaves the collector as the first found it."""
-    with _lock:
-        if holder not in _holders:
-            return
-        if len(_holders) == 1 and _was_on:
-            gc.enable()
-        _holders.remove(holder)
+    global _switched_off
+    _holders.discard(holder)
+    while _switched_off and not _holders:
+        gc.enable()
+        _switched_off = False
+        if not gc.isenabled():  # another thread has begun meanwhile, and may have ended
+            _switched_off = True
 
 
 class _Holder:

@@ -8,6 +8,7 @@ import itertools
 import linecache
 import sys
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ __all__ = ["Raised", "Seen", "Trace", "load", "observe", "traced"]
 
 CompileFunction = Callable[..., Any]
 _numbers = itertools.count()
+_MODULE = "random_program_"
+"""What names of programs' modules begin with."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout)
 
 
@@ -84,8 +87,12 @@ def load(source: str) -> Callable[[CompileFunction], Iterator[Any]]:
     """The function ``program`` of a program's text. Raises ``BadArgument`` where there is none."""
     name = f"<program {next(_numbers)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    # Dynamo imports the module whose globals a function has, to read them from inside of another function.
-    module = sys.modules["random_program"] = ModuleType("random_program")
+    # Dynamo imports the module whose globals a function has, to read them from inside of another function. In functions
+    # of torch's own it keeps the first one of a name: each program has a name of its own, which all its runs have.
+    called = f"{_MODULE}{zlib.crc32(source.encode()):08x}"
+    for other in [one for one in sys.modules if one.startswith(_MODULE) and one != called]:
+        del sys.modules[other]
+    module = sys.modules[called] = ModuleType(called)
     exec(compile(source, name, "exec"), module.__dict__)
     program = module.__dict__.get("program")
     if not callable(program):

@@ -69,10 +69,7 @@ class Path:
             function = f"{function}.unless_they_meet"
         given = ", ".join(step.given)
         inputs = f"({given}{',' if given else ''})"
-        called = f"{function}({given})"
-        if step.within is not None or step.autocast is not None:
-            autocast = "" if step.autocast is None else f", {literal(step.autocast, self.names)}"
-            called = f"within({step.within}, {function}, {inputs}{autocast})"
+        called = self._within(step, function, inputs) or f"{function}({given})"
         if step.aliased:
             called = f"distinct({called}, {inputs})"
         results = [f"t{number}_{place}" for place in range(step.results)]
@@ -91,12 +88,16 @@ class Path:
 
     def _made_anew(self, number: int, step: Made) -> str:
         function, inputs = self.names.object(step.function), self._operand(step.given)
-        called = f"{function}(*{inputs})"
-        if step.within is not None or step.autocast is not None:
-            autocast = "" if step.autocast is None else f", {literal(step.autocast, self.names)}"
-            called = f"within({step.within}, {function}, {inputs}{autocast})"
+        called = self._within(step, function, inputs) or f"{function}(*{inputs})"
         results = ", ".join(f"t{number}_{place}" for place in range(step.results or 1))
         return f"{results}{',' if step.results == 1 else ''} = {called}"
+
+    def _within(self, step: Ran | Made, function: str, inputs: str) -> str:
+        """A call in the grad mode and the autocast of a step; "" where these are as when the traced call began."""
+        if step.within is None and step.autocast is None:
+            return ""
+        autocast = "" if step.autocast is None else f", {literal(step.autocast, self.names)}"
+        return f"within({step.within}, {function}, {inputs}{autocast})"
 
     def _operand(self, value: Any) -> str:
         if isinstance(value, Ref):
