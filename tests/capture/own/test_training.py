@@ -226,6 +226,26 @@ def test_a_count_in_the_memory_of_what_is_updated_is_no_number_ahead(monkeypatch
     assert 1 in both(compiled, step, lambda p: torch.optim.Adam(p, lr=0.01), 7, before)[3:]
 
 
+def test_a_backward_in_another_grad_mode_has_its_keywords(monkeypatch) -> None:
+    """Its names are those of no parameter of what switches the mode."""
+
+    def told(leaf, x):
+        leaf.grad = None
+        with torch.enable_grad():
+            loss = (leaf * x).sin().sum()
+            loss.backward(inputs=[leaf])
+        return loss.detach()
+
+    compiled, leaf = Counted(told, monkeypatch), torch.randn(4, requires_grad=True)
+    for call in range(5):
+        x = torch.randn(4)
+        compiled.interpreted = 0
+        with torch.no_grad():
+            compiled.call(leaf, x)
+        torch.testing.assert_close(leaf.grad, (leaf * x).cos().mul(x).detach())
+        assert compiled.interpreted == (call < 2)
+
+
 def test_optimizers_that_dynamo_has_changed_are_entered(monkeypatch) -> None:
     """It keeps itself from some of their functions when it is first used."""
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))

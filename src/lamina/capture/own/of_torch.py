@@ -38,9 +38,8 @@ def _put_in_history(recorder: Recorder, kind: Any, context: Any, args: tuple[Any
     given = (kind, *parts_of(context), args, output)
     found = unrecorded(recorder, in_history, given, {})
     if recorder.trace is not None:
-        recorder.trace.learning.made(
-            Remade(in_history, calls_back=True), given, found, torch.is_grad_enabled(), autocast_states()
-        )
+        state = torch.is_grad_enabled(), autocast_states()
+        recorder.trace.learning.called(Remade(in_history, calls_back=True), given, {}, found, state)
         if vars(context).get("dirty_tensors") is not None:
             recorder.escaped("a function that writes to what it is given")
     return found

@@ -138,7 +138,7 @@ class Recorder(TorchFunctionMode):
         again = None if self.trace is None else remade(func, args, kwargs)
         if again is not None:
             found = func(*args)
-            self.trace.learning.made(again, args, found, torch.is_grad_enabled(), autocast_states())
+            self.trace.learning.called(again, args, {}, found, (torch.is_grad_enabled(), autocast_states()))
             return found
         self.casts.note(flat((args, kwargs)), torch.is_grad_enabled(), autocast_states())
         if self.trace is not None and self.trace.gradients.computes(func, args, kwargs):

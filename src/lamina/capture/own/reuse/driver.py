@@ -258,13 +258,14 @@ def _within(
     grad: bool | None,
     run: Callable[..., Any],
     inputs: tuple[Any, ...],
-    autocast: tuple[Any, ...] = (),
+    autocast: tuple[Any, ...],
+    /,
     **named: Any,
 ) -> Any:
-    """Run a graph, or make a call, in a grad mode and a state of autocast; those that there are if none is given."""
+    """Run a graph, or make a call, in a grad mode and a state of autocast; those that there are if none is told."""
     if autocast:
         with Autocast(autocast):
-            return _within(grad, run, inputs, **named)
+            return _within(grad, run, inputs, (), **named)
     before = torch.is_grad_enabled()
     SET_GRAD(before if grad is None else grad)
     try:

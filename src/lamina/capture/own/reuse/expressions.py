@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from types import MemberDescriptorType, MethodType
 from typing import Any
 
@@ -11,8 +12,7 @@ import torch
 from lamina.capture.own.reuse.asking import Names, asked, condition, literal
 from lamina.capture.own.reuse.facts import is_settled
 from lamina.capture.own.reuse.paths import Node
-from lamina.capture.own.reuse.remade import Made
-from lamina.capture.own.reuse.run import Did, Ran
+from lamina.capture.own.reuse.run import Called, Ran
 from lamina.capture.own.reuse.trace import DICTS, Trace
 from lamina.capture.own.reuse.values import Ref, Value
 from lamina.capture.own.writing import Writing
@@ -55,12 +55,10 @@ class Path:
         spoiled = ["spoiled = True"] if effects and trace.learning.spoils is None else []
         node.end = [*self._making, *spoiled, *effects, f"return {returned}"]
 
-    def _step(self, number: int, step: Ran | Value | Did | Made, first: bool) -> str:
+    def _step(self, number: int, step: Ran | Value | Called, first: bool) -> str:
         """A step as a line; the ``first`` one that writes or draws may still find that the call is not for it."""
-        if isinstance(step, Did):
+        if isinstance(step, Called):
             return self._call(step)
-        if isinstance(step, Made):
-            return self._made_anew(number, step)
         function = self.names.object(step.function if isinstance(step, Value) else step.run)
         if isinstance(step, Value):
             operands = (one.name if isinstance(one, Ref) else literal(one, self.names) for one in step.operands)
@@ -77,27 +75,21 @@ class Path:
             return f"{results[0]} = {called}[0]"
         return f"{', '.join((*results, '*_'))} = {called}" if results else called
 
-    def _call(self, step: Did) -> str:
+    def _call(self, step: Called) -> str:
         """A call between graphs as a line."""
         function, given = self.names.object(step.function), [*map(self._operand, step.operands)]
         named = [f"{name}={self._operand(value)}" for name, value in step.keywords.items()]
-        if step.within is None:
-            return f"{step.name} = {function}({', '.join((*given, *named))})"
-        inputs = f"({', '.join(given)}{',' if given else ''})"
-        return f"{step.name} = within({', '.join((str(step.within), function, inputs, *named))})"
+        called = self._within(step, function, self._operand(step.operands), named)
+        called = called or f"{function}({', '.join((*given, *named))})"
+        results = ", ".join(step.names)
+        return f"{results}{',' if step.in_tuple else ''} = {called}" if results else called
 
-    def _made_anew(self, number: int, step: Made) -> str:
-        function, inputs = self.names.object(step.function), self._operand(step.given)
-        called = self._within(step, function, inputs) or f"{function}(*{inputs})"
-        results = ", ".join(f"t{number}_{place}" for place in range(step.results or 1))
-        return f"{results}{',' if step.results == 1 else ''} = {called}"
-
-    def _within(self, step: Ran | Made, function: str, inputs: str) -> str:
+    def _within(self, step: Ran | Called, function: str, inputs: str, named: Sequence[str] = ()) -> str:
         """A call in the grad mode and the autocast of a step; "" where these are as when the traced call began."""
         if step.within is None and step.autocast is None:
             return ""
-        autocast = "" if step.autocast is None else f", {literal(step.autocast, self.names)}"
-        return f"within({step.within}, {function}, {inputs}{autocast})"
+        autocast = literal(() if step.autocast is None else step.autocast, self.names)
+        return f"within({', '.join((str(step.within), function, inputs, autocast, *named))})"
 
     def _operand(self, value: Any) -> str:
         if isinstance(value, Ref):

@@ -12,6 +12,7 @@ from lamina.capture.own.frame import MISSING
 from lamina.capture.own.nested import flat
 from lamina.capture.own.reuse.facts import Facts, Place
 from lamina.capture.own.reuse.learning import Learning
+from lamina.capture.own.reuse.remade import Remade
 from lamina.capture.own.reuse.values import grad_of, set_grad
 from lamina.capture.own.torch_private import autocast_states, unseen
 from lamina.capture.own.training.torch_private import Unhooked, leaves_of, unhooked
@@ -22,6 +23,7 @@ _BACKWARDS: tuple[Callable[..., Any], ...] = (torch.Tensor.backward, torch.autog
 _CALLS = (*_BACKWARDS, torch.autograd.grad)
 """Functions that compute gradients of what the graphs of the call have computed."""
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
+_SETTING = Remade(set_grad, spoils=True)
 
 
 class _Trace(Protocol):
@@ -87,7 +89,7 @@ class Gradients:
         except BaseException:
             trace.end("an assignment to a gradient raises")
             raise
-        trace.learning.did(set_grad, (leaf, value), {}, None)
+        trace.learning.called(_SETTING, (leaf, value), {}, None, _state())
         return True
 
     def computes(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -123,7 +125,7 @@ class Gradients:
             self.trace.end(f"{function.__name__} raises")
             raise
         self._kept.append(found)
-        self.trace.learning.did(function, args, kwargs, found)
+        self.trace.learning.called(Remade(function, spoils=True), args, kwargs, found, _state())
         return found
 
     def _note_unhooked(self, leaves: Iterable[torch.Tensor]) -> None:
@@ -145,3 +147,7 @@ class Gradients:
             with unseen():
                 self.trace.child(leaf, "attribute", "grad", leaf.grad)
             self._written[id(leaf)] = leaf
+
+
+def _state() -> tuple[Any, Any]:
+    return torch.is_grad_enabled(), autocast_states()

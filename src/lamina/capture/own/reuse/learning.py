@@ -15,8 +15,8 @@ from lamina.capture.own.frame import MISSING, MOST_KEPT
 from lamina.capture.own.nested import flat, mapped
 from lamina.capture.own.reuse.copies import copied
 from lamina.capture.own.reuse.facts import Facts, Place, is_settled
-from lamina.capture.own.reuse.remade import Made, Remade, looks_of
-from lamina.capture.own.reuse.run import Did, Ran, Run
+from lamina.capture.own.reuse.remade import Remade, looks_of
+from lamina.capture.own.reuse.run import Called, Ran, Run
 from lamina.capture.own.reuse.values import (
     ALWAYS_A_NUMBER,
     ARITHMETIC_OF_NUMBERS,
@@ -60,7 +60,7 @@ class Learning:
 
     def __init__(self, trace: _Trace) -> None:
         self.trace = trace
-        self.steps: list[Ran | Value | Did | Made] = []
+        self.steps: list[Ran | Value | Called] = []
         self.values: dict[int, Value | Varying] = {}
         self.spoils: int | None = None
         self.results: dict[int, tuple[Any, Ref]] = {}
@@ -110,31 +110,38 @@ class Learning:
             )
         )
 
-    def made(self, again: Remade, given: tuple[Any, ...], found: Any, grad: bool, autocast: tuple[Any, ...]) -> None:
-        """A call of torch's was made between graphs, in these modes, which a later call makes anew."""
+    def called(
+        self, again: Remade, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any, state: tuple[Any, Any]
+    ) -> None:
+        """A call of torch's was made between graphs, in a grad mode and a ``state`` of autocast's, which a later call
+        makes anew.
+        """
         if self.trace.ended is not None:
             return
-        operands = tuple(map(self.operand, given))
-        results = found if isinstance(found, tuple) else (found,)
-        if MISSING in operands or not all(isinstance(one, torch.Tensor) for one in results):
+        operands, keywords = self.operand(args), self.operand(kwargs)
+        parts = found if isinstance(found, tuple) else () if found is None else (found,)
+        if MISSING in (operands, keywords) or not all(one is None or isinstance(one, torch.Tensor) for one in parts):
             self.trace.end("it is not known where a tensor comes from")
             return
         with unseen():
-            tracked = [one for one in flat(given) if one.requires_grad and not is_leaf(one)]
+            tracked = [one for one in flat((args, kwargs)) if one.requires_grad and not is_leaf(one)]
         if again.calls_back or any(self.trace.place_of(tensor) is not None for tensor in tracked):
             self.history_from_outside = True
-        number = len(self.steps)
-        for place, one in enumerate(results):
-            self.results[id(one)] = weakref.ref(one, _forgetting(self.results, id(one))), Ref(f"t{number}_{place}")
-        within = None if grad is self.trace.state[0] else grad
-        switched = None if autocast == self.trace.state[1] else autocast
-        count = len(results) if isinstance(found, tuple) else 0
-        self._add(Made(again.function, operands, count, within, switched, again.draws))
+        names = tuple(f"t{len(self.steps)}_{place}" for place in range(len(parts)))
+        for name, one in zip(names, parts, strict=True):
+            if one is not None and self.ref(one) is None:
+                self.results[id(one)] = weakref.ref(one, _forgetting(self.results, id(one))), Ref(name)
+        within, autocast = (None if now == then else now for now, then in zip(state, self.trace.state, strict=False))
+        in_tuple = isinstance(found, tuple)
+        self._add(Called(again.function, operands, keywords, names, in_tuple, within, autocast, again.spoils))
         if again.sized:
-            self.learn(looks_of, tuple(results), looks_of(*results))
+            self.learn(looks_of, parts, looks_of(*parts))
 
     def operand(self, value: Any) -> Any:
         """An operand of such a call, with what a driver has in place of tensors; ``MISSING`` if it has not."""
+        if type(value) is dict:
+            named = {name: self.operand(part) for name, part in value.items()}
+            return MISSING if MISSING in named.values() else named
         if type(value) in (list, tuple):
             parts = [self.operand(part) for part in value]
             return MISSING if MISSING in parts else type(value)(parts)
@@ -148,21 +155,6 @@ class Learning:
         """How many graphs ran so far."""
         return sum(type(step) is Ran for step in self.steps)
 
-    def did(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> None:
-        """A call between graphs was made, of which it is known that a later call does well to make it again."""
-        if self.trace.ended is None and autocast_states() != self.trace.state[1]:
-            self.trace.end("autocast is switched within the call")
-        if self.trace.ended is not None:
-            return
-        number = len(self.steps)
-        name = f"n{number}"
-        grad = torch.is_grad_enabled()
-        within = grad if grad is not self.trace.state[0] else None
-        self._add(Did(function, mapped(args, self._as_ref), mapped(kwargs, self._as_ref), name, within))
-        for place, part in enumerate(found if type(found) is tuple else ()):
-            if isinstance(part, torch.Tensor) and self.ref(part) is None:
-                self.found(operator.getitem, (Ref(name), place), part)
-
     def _as_ref(self, value: Any) -> Any:
         return self.ref(value) if isinstance(value, torch.Tensor) else value
 
@@ -172,7 +164,7 @@ class Learning:
         self.results[id(made)] = weakref.ref(made, _forgetting(self.results, id(made))), step.ref
         self._add(step)
 
-    def _add(self, step: Ran | Value | Did | Made) -> None:
+    def _add(self, step: Ran | Value | Called) -> None:
         if self.spoils is None and not isinstance(step, Value) and step.spoils:
             self.spoils = len(self.steps)
         self.steps.append(step)

@@ -10,35 +10,19 @@ import torch
 
 from lamina.capture.own.torch_calls import LAYERS_OF_STEPS, name_of
 
-__all__ = ["Made", "Remade", "looks_of", "remade"]
+__all__ = ["Remade", "looks_of", "remade"]
 
 
 @dataclass(frozen=True, slots=True)
 class Remade:
-    """How a call is made anew: by a ``function``. ``draws``: it draws random numbers; ``sized``: what its results look
-    like depends on values; ``calls_back``: their backward is the user's.
+    """How a call is made anew: by a ``function``. ``spoils``: it draws random numbers, or writes; ``sized``: what its
+    results look like depends on values; ``calls_back``: their backward is the user's.
     """
 
     function: Callable[..., Any]
-    draws: bool = False
+    spoils: bool = False
     sized: bool = False
     calls_back: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """Such a call as a step of a trace: ``given`` are its operands, in which ``Ref``s stand for tensors.
-
-    ``results`` is the number of tensors that it gives, 0 if it gives one that is in no tuple. ``within`` and
-    ``autocast`` are as those of graphs.
-    """
-
-    function: Callable[..., Any]
-    given: tuple[Any, ...]
-    results: int
-    within: bool | None
-    autocast: tuple[Any, ...] | None
-    spoils: bool
 
 
 def data_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -70,7 +54,7 @@ def remade(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rema
     if name in LAYERS_OF_STEPS and function is getattr(torch, name) and len(args) == 9:
         packed = type(args[2]) is not list  # whose sequences have lengths of their own
         dropout, training = args[6:8] if packed else args[5:7]
-        return Remade(function, draws=bool(dropout and training), sized=packed)
+        return Remade(function, spoils=bool(dropout and training), sized=packed)
     if function in _SIZED and len(args) == (2 if name == "masked_select" else 1):
         return Remade(_SIZED[function], sized=True)
     return None

@@ -1,4 +1,4 @@
-"""A graph that an interpreted call has run, as the trace of the call keeps it."""
+"""What an interpreted call has run, graphs and calls between them, as the trace of the call keeps it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Did", "Ran", "Run"]
+__all__ = ["Called", "Ran", "Run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,21 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Did:
-    """A call ``function(*operands, **keywords)`` between graphs, as a step of a trace; ``name`` has what it gives.
+class Called:
+    """A call of torch's between graphs as a step of a trace: ``function(*operands, **keywords)``.
 
-    Tensors among the operands, also within lists and tuples, are ``Ref``s. ``within`` is as that of ``Ran``.
+    Tensors among the operands, also within lists and tuples, are ``Ref``s. ``names`` are variables for what it gives,
+    one for each part of a tuple. ``within`` and ``autocast`` are as those of ``Ran``.
     """
 
     function: Callable[..., Any]
     operands: tuple[Any, ...]
     keywords: dict[str, Any]
-    name: str
+    names: tuple[str, ...]
+    in_tuple: bool
     within: bool | None
-    spoils: bool = True
+    autocast: tuple[Any, ...] | None
+    spoils: bool
 
 
 @dataclass(frozen=True, slots=True)
