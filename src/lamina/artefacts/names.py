@@ -126,7 +126,8 @@ def _read_class(module: str, path: str, bases: list[Any], meta: list[str]) -> ty
 def _function_name(function: FunctionType) -> list[Any]:
     module, path = function.__module__, function.__qualname__
     places = ((module, path), (module, function.__name__), *((known, function.__name__) for known in ANY_MODULES))
-    for at in places:
+    operators = (("torch", f"Tensor.{name}") for name, entry in vars(torch.Tensor).items() if entry is function)
+    for at in (*places, *operators):
         if _is_at(*at, function):
             return ["function", *at, *_function_parts(function)]
     raise Unstorable(f"function {path} of {module} cannot be found by its name")

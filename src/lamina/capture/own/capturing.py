@@ -28,7 +28,17 @@ from lamina.capture.own.compiler_marks.torch_private import MARK, is_mark, never
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.importing import is_loaded
 from lamina.capture.own.iterating import advance, advanced, by_key, consumable, drawn, is_by_key, iterators, reduced
-from lamina.capture.own.natives import CONSUMERS, KEEPING, LAZY, is_change, is_seen, runs_the_users, unbound
+from lamina.capture.own.natives import (
+    CLOCK,
+    CONSUMERS,
+    KEEPING,
+    LAZY,
+    is_change,
+    is_clock,
+    is_seen,
+    runs_the_users,
+    unbound,
+)
 from lamina.capture.own.nested import flat
 from lamina.capture.own.of_torch import of_torch, unrecorded
 from lamina.capture.own.pending import Pending
@@ -175,6 +185,8 @@ class CapturingWorld(PlainWorld):
             return self._consumed(caller, function, args, kwargs)
         if type(kwargs.get("key")) is FunctionType and is_by_key(function, args, kwargs):
             return by_key(self, function, *args, **kwargs)
+        if is_clock(function):
+            self.recorder.end(CLOCK)
         if is_seen(function, args) and not runs_the_users(function, args, kwargs):
             if self.recorder.watching and is_change(function, args):
                 self.settle()

@@ -37,8 +37,8 @@ class Fakes:
     that were.
     """
 
-    def __init__(self) -> None:
-        self.mode = fake_mode()
+    def __init__(self, mode: Any = None) -> None:
+        self.mode = fake_mode() if mode is None else mode
         self.made: dict[Any, list[Any]] = {}
         self.results: dict[Any, Any] = {}
         self._views: dict[Any, tuple[Any, list[Any]]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import OrderedDict, deque
 from contextvars import ContextVar
 from enum import Enum, EnumMeta
@@ -29,12 +30,14 @@ from lamina.capture.own.training.torch_private import OTHER_BACKEND
 
 __all__ = [
     "CACHED",
+    "CLOCK",
     "CONSUMERS",
     "KEEPING",
     "LAZY",
     "SIGNED",
     "is_builtin_error",
     "is_change",
+    "is_clock",
     "is_member",
     "is_plain_signature",
     "is_seen",
@@ -108,6 +111,15 @@ def is_seen(function: Any, args: tuple[Any, ...] = ()) -> bool:
     if kind is MethodDescriptorType:
         return function.__objclass__ in CONTAINERS or id(function) in seen_by_modes()
     return is_functional(function)
+
+
+CLOCK = "a reading of the clock"
+"""What ends a graph before a clock is read: the program may measure what the graph computes."""
+
+
+def is_clock(function: Any) -> bool:
+    """Whether a function is one of Python's module ``time``, by which the program may tell what has been computed."""
+    return type(function) is BuiltinFunctionType and function.__self__ is time
 
 
 def is_builtin_error(function: Any) -> bool:

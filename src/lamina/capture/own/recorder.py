@@ -109,6 +109,8 @@ class Recorder(TorchFunctionMode):
         if name in IDENTITY:
             with as_plain_tensors():
                 return func(*args, **kwargs)
+        if self.attempt is not None:
+            self.attempt.asked(func, args, kwargs)
         if name in QUERIES:
             pin(self.trace, args, kwargs)
             if name == "stride" and any(type(t) is Pending and min(t.shape, default=2) < 2 for t in args):
@@ -225,7 +227,7 @@ class Recorder(TorchFunctionMode):
         written = written_by(func, args, kwargs)
         # What an operator of the program's does beside computing would be done twice as draws would.
         draws = may_draw(name_of(func)) or is_functional(func)
-        self._refuse_in_attempt(bool(written), draws)
+        self._refuse_in_attempt(bool(written) and not segment.owns(written), draws)
         records = (
             bool(written)
             and name_of(func) not in NORMS
@@ -453,6 +455,8 @@ class Recorder(TorchFunctionMode):
 
     def mark(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Have ``function`` give a pending tensor attributes once that is computed."""
+        if self.attempt is not None:
+            self.attempt.refuse()
         if self.segment is None or id(args[0]._fake) not in self.segment.nodes:
             raise lost(args[0])
         self.segment.marks.append((function, args, kwargs))

@@ -42,7 +42,8 @@ class Regions:
     ``families`` has those that differ in integers only, unless each is to be compiled by itself. Beside a graph of many
     calls, or in a ``large`` program, which is going to have one, small graphs between two breaks are not compiled:
     ``told`` is given the number of calls of each. ``told_parts`` is given how many equal blocks a graph is cut into, of
-    how many calls each; ``in_parts`` tells of graphs, by their calls, whether they are.
+    how many calls each; ``in_parts`` tells of graphs, by their calls, whether they are. ``functions`` are calls of
+    transforms, by what they compute.
     """
 
     backend: Backend
@@ -59,6 +60,7 @@ class Regions:
     most: int = 0
     in_parts: dict[Any, bool] = field(default_factory=dict)
     ahead: dict[Any, Any] = field(default_factory=dict)
+    functions: dict[Any, Callable[..., Any]] = field(default_factory=dict)
 
     def fakes(self) -> Fakes:
         """Those of the thread: a mode is entered by one thread at a time."""

@@ -121,6 +121,10 @@ class Segment:
         if made and any(one.layout is not torch.strided or storage_of(one) in self._of_inputs() for one in made):
             self._written = None  # of a view of an input it is not known which part is written to
 
+    def owns(self, targets: Sequence[torch.Tensor]) -> bool:
+        """Whether an attempt may write to ``targets``, as nobody sees that if it is given up."""
+        return False
+
     def _of_inputs(self) -> dict[int, int]:
         """The memories of the inputs without values, with the positions of these."""
         for at in range(len(self._memories), len(self.fakes)):

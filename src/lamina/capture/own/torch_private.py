@@ -26,6 +26,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from lamina.base.devices import kind_of
+from lamina.capture.own.saved_tensors.torch_private import itself
 
 __all__ = [
     "FUNCTIONS_OF_TORCH",
@@ -204,7 +205,7 @@ def unhooked() -> Iterator[None]:
     """Computation of which hooks of the caller's on saved tensors see nothing, and torch logs no errors."""
     before, _LOG.disabled = _LOG.disabled, True
     try:
-        with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+        with torch.autograd.graph.saved_tensors_hooks(itself, itself):
             yield
     finally:
         _LOG.disabled = before
@@ -212,10 +213,6 @@ def unhooked() -> Iterator[None]:
 
 _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 """Where torch writes each error of a computation without values, which are eager's to tell."""
-
-
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 def is_from_a_hook(error: BaseException) -> bool:

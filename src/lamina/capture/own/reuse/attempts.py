@@ -9,8 +9,8 @@ from __future__ import annotations
 import dis
 from collections.abc import Callable
 from functools import cache, partial
-from types import CodeType, FunctionType, MethodType
-from typing import Any
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NoReturn
 
 import torch
 
@@ -24,7 +24,7 @@ from lamina.capture.own.reuse.trace import TENSORS, Trace
 from lamina.capture.own.segment import Segment
 from lamina.capture.own.torch_private import SET_GRAD, autocast_states
 
-__all__ = ["checkpointed_call"]
+__all__ = ["Attempt", "checkpointed_call", "is_from_outside"]
 
 
 class Abandoned(Unhandled):
@@ -41,31 +41,42 @@ def checkpointed_call(
     function, given, named = asked
     if not torch.is_grad_enabled():
         return interpret(function, *given, **named)
-    if not all(_is_from_outside(trace, value) for value in (function, *given, *named.values())):
+    if not all(is_from_outside(trace, value) for value in (function, *given, *named.values())):
         return MISSING
     segment = recorder.segment
     if segment is not None and segment.state[1] != autocast_states():
         recorder.end("a call in another state of autocast", always=True)
-    return _Attempt(trace, recorder, draws_again(kwargs)).of(partial(interpret, function, *given, **named))
+    attempt = Attempt(trace, recorder, draws_again(kwargs))
+    return attempt.of(partial(interpret, function, *given, **named), computed_again=True)
 
 
-class _Attempt:
-    """One such call; within it the trace and the recorder ask ``refuse`` before they do what cannot be taken back."""
+class Attempt:
+    """A call that may be given up.
+
+    Within it the trace and the recorder ask ``refuse`` before they do what cannot be taken back.
+    """
 
     def __init__(self, trace: Trace, recorder: Recorder, draws: bool) -> None:
         self.trace, self.recorder, self.draws = trace, recorder, draws
         self.outer = trace.attempt, recorder.attempt, recorder.region
 
-    def refuse(self) -> None:
+    def refuse(self) -> NoReturn:
         raise Abandoned
 
-    def of(self, call: Callable[[], Any]) -> Any:
+    def asked(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A function of torch's is called, or asks something of a tensor."""
+
+    def of(self, call: Callable[[], Any], computed_again: bool = False) -> Any:
+        """What ``call`` gives, whose calls of torch's are ``computed_again`` in the backward; ``MISSING`` if it is
+        given up.
+        """
         trace, recorder = self.trace, self.recorder
         segment, grad, set_back = recorder.segment, torch.is_grad_enabled(), autocast_kept()
         kept = None if segment is None else _kept(segment)
         trace.attempt, recorder.attempt = self.refuse, self
-        recorder.regions_entered += 1
-        recorder.region = recorder.regions_entered
+        if computed_again:
+            recorder.regions_entered += 1
+            recorder.region = recorder.regions_entered
         try:
             return call()
         except Abandoned:
@@ -91,11 +102,13 @@ def _take_back(segment: Segment, kept: Any) -> None:
     segment.take_back(*counts)
 
 
-def _is_from_outside(trace: Trace, value: Any) -> bool:
+def is_from_outside(trace: Trace, value: Any) -> bool:
     """Whether a call of ``value``, or one that is given it, reaches nothing that may change and that the call made."""
     if is_settled(value) or type(value) in (Pending, *TENSORS) or trace.place_of(value) is not None:
         return True
-    reached = partial(_is_from_outside, trace)
+    if type(value) is ModuleType:
+        return True
+    reached = partial(is_from_outside, trace)
     if type(value) is tuple:
         return all(map(reached, value))
     if type(value) is MethodType:

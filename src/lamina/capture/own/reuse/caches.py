@@ -71,7 +71,7 @@ class Caches:
             trace.end("a function computes what it has not remembered after something was written to")
         elif computed and (trace.varying or not unrecorded(self._still_holds, (), {})):
             trace.end("a function that remembers what it gave changes what was read before")
-        elif computed:
+        elif computed and function.cache_info().maxsize is not None:
             unrecorded(function, args, kwargs)  # the one used last again, as others were asked
         if place is None or trace.ended is not None:
             return found

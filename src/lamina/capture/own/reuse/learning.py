@@ -12,7 +12,7 @@ import torch
 
 from lamina.base.torch_private import is_leaf
 from lamina.capture.own.frame import MISSING, MOST_KEPT
-from lamina.capture.own.nested import flat, mapped
+from lamina.capture.own.nested import flat
 from lamina.capture.own.reuse.copies import copied
 from lamina.capture.own.reuse.facts import Facts, Place, is_settled
 from lamina.capture.own.reuse.remade import Remade, looks_of
@@ -29,7 +29,7 @@ from lamina.capture.own.reuse.values import (
     tensor_of_float,
     tensor_of_integer,
 )
-from lamina.capture.own.torch_private import autocast_states, unseen
+from lamina.capture.own.torch_private import unseen
 
 __all__ = ["DICTS", "NUMBERS", "Learning"]
 

@@ -146,8 +146,12 @@ class Operators:
         name = "setitem" if function is operator.setitem else ARITHMETIC.get(function)
         if name is None:
             asked = getattr(function, "__name__", "")
-            if function not in (iter, operator.truth, operator.not_) and asked not in UNPACKING:
+            method = "__bool__" if function in (operator.truth, operator.not_) else "__iter__"
+            if method == "__iter__" and function is not iter and asked not in UNPACKING:
                 trace.end(f"{asked or 'an operator'} is asked of a tensor")
+            for kind in (torch.Tensor if type(value) is Pending else type(value) for value in operands):
+                if kind in TENSORS:
+                    trace.class_entry(kind, method)
             return
         for value in operands:
             kind = torch.Tensor if type(value) is Pending else type(value)

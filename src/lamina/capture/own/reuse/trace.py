@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
+    FunctionType,
     GetSetDescriptorType,
     MemberDescriptorType,
     MethodDescriptorType,
@@ -239,6 +240,8 @@ class Trace:
         if key in self.looked:
             return self.looked[key]
         found = self.searched(kind, kind.__mro__, name)
+        if kind in TENSORS and type(found) is FunctionType and (place := self.place_of(found)) is not None:
+            self.note("is", (place,), found)  # torch calls it, and nobody enters it
         self.looked[key] = found
         return found
 

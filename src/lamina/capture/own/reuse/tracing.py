@@ -20,7 +20,17 @@ from lamina.capture.own.functions.history import history_of, program_of
 from lamina.capture.own.functions.torch_private import APPLY
 from lamina.capture.own.iterating import iterators
 from lamina.capture.own.module_init.torch_private import module_to_initialise
-from lamina.capture.own.natives import CACHED, CONSUMERS, KEEPING, LAZY, is_plain_signature, seen_by_modes, unbound
+from lamina.capture.own.natives import (
+    CACHED,
+    CLOCK,
+    CONSUMERS,
+    KEEPING,
+    LAZY,
+    is_clock,
+    is_plain_signature,
+    seen_by_modes,
+    unbound,
+)
 from lamina.capture.own.of_torch import unrecorded
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.answers import is_function
@@ -32,11 +42,14 @@ from lamina.capture.own.reuse.caches import Caches
 from lamina.capture.own.reuse.calls import Calls
 from lamina.capture.own.reuse.changes import Changes
 from lamina.capture.own.reuse.facts import is_settled
+from lamina.capture.own.reuse.functional_calls import called_functionally
 from lamina.capture.own.reuse.learning import NUMBERS
 from lamina.capture.own.reuse.numbers import Numbers
 from lamina.capture.own.reuse.operators import Operators
 from lamina.capture.own.reuse.optimizers import Optimizers
+from lamina.capture.own.reuse.outside import printed, read_clock
 from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
+from lamina.capture.own.reuse.transformed import transformed
 from lamina.capture.own.torch_calls import name_of
 
 __all__ = ["TracingWorld"]
@@ -172,13 +185,16 @@ class TracingWorld:
         if is_captured(self.base, function, args, kwargs):
             _answered(self.trace, function)
             return True
+        if (found := self._given_functions(function, args, kwargs)) is not MISSING:
+            return found
         if function is CHECKPOINT and is_function(self.trace, CHECKPOINT):
-            found = checkpointed_call(self.trace, self.base.recorder, self.base.interpret, args, kwargs)
-            return self._by_torch(caller, function, args, kwargs) if found is MISSING else found
+            return self._by_torch(caller, function, args, kwargs)
         if function is history_of or _is_applied(self.trace, function, args, kwargs):
             return self.base.call(caller, function, args, kwargs)
         if (writer := _WRITERS.get(id(function))) is not None and not kwargs and len(args) == writer[1]:
             return self.change(writer[0], *args)
+        if (found := self._seen_outside(function, args, kwargs)) is not MISSING:
+            return found
         function, args = unbound(function, args)
         if id(function) in LAZY:
             args = iterators(self, function, args)
@@ -198,6 +214,26 @@ class TracingWorld:
         if function is object.__new__ and len(args) == 1 and isinstance(args[0], type):
             return self.trace.remember(caller(function, args, kwargs))
         return self._by_torch(caller, function, args, kwargs)
+
+    def _seen_outside(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call gives that prints, or reads a clock; ``MISSING`` for others."""
+        if function is print and printed(self.trace, self.calls, self.settle, args, kwargs):
+            return None
+        if not is_clock(function):
+            return MISSING
+        self.base.recorder.end(CLOCK)
+        return read_clock(self.trace, function, args, kwargs)
+
+    def _given_functions(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call gives of torch's that runs functions of the program's; ``MISSING`` for others."""
+        trace, interpret = self.trace, self.base.interpret
+        if function is CHECKPOINT and is_function(trace, CHECKPOINT):
+            return checkpointed_call(trace, self.base.recorder, interpret, args, kwargs)
+        found = called_functionally(trace, self.attributes, self.calls, interpret, function, args, kwargs)
+        if found is not MISSING:
+            return found
+        notes = self._entered, self.calls.opened_deep
+        return transformed(trace, self.base.recorder, interpret, *notes, function, args, kwargs)
 
     def _by_torch(
         self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -253,6 +289,9 @@ class TracingWorld:
         given = args if of is function else (function.__self__, *args)
         if type(of) is not CACHED or not self.caches.remembers(of, given, kwargs):
             return MISSING
+        segment = self.base.recorder.segment
+        if segment is not None and (segment.writes or segment.draws):
+            self.base.recorder.end(f"the call of {of.__qualname__}")  # which may read what is written, or draw
         return self.caches.remembered(of, given, kwargs, partial(unrecorded, self.base.recorder))
 
     def _length(self, tensor: Any) -> Any:
