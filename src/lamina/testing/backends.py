@@ -19,6 +19,8 @@ from lamina.testing.compare import compare
 
 __all__ = ["BackendCheck", "BackendReport", "check_backend"]
 
+IS_A_PROGRAM = True
+"""The own front end interprets the functions of this file as it does the user's."""
 _WIDTH = 140
 """Characters of a line of a report that no terminal shows."""
 _LONGEST = 300

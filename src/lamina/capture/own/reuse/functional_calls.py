@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.func import functional_call
 
+from lamina.base.torch_names.torch_private import REGISTRIES
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.reuse.answers import is_function
@@ -23,8 +24,7 @@ from lamina.capture.own.reuse.trace import TENSORS, Trace
 
 __all__ = ["called_functionally", "names_of_shared"]
 
-_KEPT_IN = ("_parameters", "_buffers")
-_PARTS = "_modules"
+*_KEPT_IN, _PARTS = REGISTRIES
 
 
 def called_functionally(

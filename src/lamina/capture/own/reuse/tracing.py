@@ -116,10 +116,10 @@ class TracingWorld:
     def enters(self, function: FunctionType) -> bool:
         enters = self.base.enters(function)
         if enters and self.trace.ended is None:
-            self._entered(function)
+            self.enter(function)
         return enters
 
-    def _entered(self, function: FunctionType) -> None:
+    def enter(self, function: FunctionType) -> None:
         """Note what a call of ``function`` reads of it."""
         trace = self.trace
         place = trace.place_of(function)
@@ -185,7 +185,7 @@ class TracingWorld:
         if is_captured(self.base, function, args, kwargs):
             _answered(self.trace, function)
             return True
-        if (found := self._given_functions(function, args, kwargs)) is not MISSING:
+        if (found := _given_functions(self, function, args, kwargs)) is not MISSING:
             return found
         if function is CHECKPOINT and is_function(self.trace, CHECKPOINT):
             return self._by_torch(caller, function, args, kwargs)
@@ -193,7 +193,7 @@ class TracingWorld:
             return self.base.call(caller, function, args, kwargs)
         if (writer := _WRITERS.get(id(function))) is not None and not kwargs and len(args) == writer[1]:
             return self.change(writer[0], *args)
-        if (found := self._seen_outside(function, args, kwargs)) is not MISSING:
+        if (found := _seen_outside(self, function, args, kwargs)) is not MISSING:
             return found
         function, args = unbound(function, args)
         if id(function) in LAZY:
@@ -214,26 +214,6 @@ class TracingWorld:
         if function is object.__new__ and len(args) == 1 and isinstance(args[0], type):
             return self.trace.remember(caller(function, args, kwargs))
         return self._by_torch(caller, function, args, kwargs)
-
-    def _seen_outside(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a call gives that prints, or reads a clock; ``MISSING`` for others."""
-        if function is print and printed(self.trace, self.calls, self.settle, args, kwargs):
-            return None
-        if not is_clock(function):
-            return MISSING
-        self.base.recorder.end(CLOCK)
-        return read_clock(self.trace, function, args, kwargs)
-
-    def _given_functions(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a call gives of torch's that runs functions of the program's; ``MISSING`` for others."""
-        trace, interpret = self.trace, self.base.interpret
-        if function is CHECKPOINT and is_function(trace, CHECKPOINT):
-            return checkpointed_call(trace, self.base.recorder, interpret, args, kwargs)
-        found = called_functionally(trace, self.attributes, self.calls, interpret, function, args, kwargs)
-        if found is not MISSING:
-            return found
-        notes = self._entered, self.calls.opened_deep
-        return transformed(trace, self.base.recorder, interpret, *notes, function, args, kwargs)
 
     def _by_torch(
         self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -331,6 +311,28 @@ class TracingWorld:
             trace.note("is", (place,), function)
             return True
         return id(function) in seen_by_modes()
+
+
+def _seen_outside(world: TracingWorld, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a call gives that prints, or reads a clock; ``MISSING`` for others."""
+    if function is print and printed(world.trace, world.calls, world.settle, args, kwargs):
+        return None
+    if not is_clock(function):
+        return MISSING
+    world.base.recorder.end(CLOCK)
+    return read_clock(world.trace, function, args, kwargs)
+
+
+def _given_functions(world: TracingWorld, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a call gives of torch's that runs functions of the program's; ``MISSING`` for others."""
+    trace, interpret, recorder = world.trace, world.base.interpret, world.base.recorder
+    if function is CHECKPOINT and is_function(trace, CHECKPOINT):
+        return checkpointed_call(trace, recorder, interpret, args, kwargs)
+    found = called_functionally(trace, world.attributes, world.calls, interpret, function, args, kwargs)
+    if found is not MISSING:
+        return found
+    notes = world.enter, world.calls.opened_deep
+    return transformed(trace, recorder, interpret, *notes, function, args, kwargs)
 
 
 def _answered(trace: Trace, function: Any) -> None:

@@ -25,7 +25,7 @@ from lamina.capture.own.saved_tensors.torch_private import without_idle_hooks
 from lamina.capture.own.segment import Segment
 from lamina.capture.own.torch_calls import QUERIES, name_of
 from lamina.capture.own.torch_private import LAYERS, SET_GRAD, is_plain, unhooked, without_function_modes
-from lamina.capture.own.transforms.body import TOLD_ALIKE, Body, Look, look_within, rebuilt, taken_apart
+from lamina.capture.own.transforms.body import TOLD_ALIKE, Body, Look, finished, look_within, rebuilt, taken_apart
 from lamina.capture.own.transforms.transform import MAKERS, Transform, is_made_by_transform, transform_of
 
 __all__ = ["transformed"]
@@ -128,14 +128,14 @@ class _Given(Attempt):
         if given is None or self.trace.ended is not None:
             self.refuse()
         with without_function_modes():
-            computed, told = body.finished(given[1])
+            computed, told, free = finished(body, given[1])
             key = self.transform.key, self.structure, structure, told, given[0], grad
             call = recorder.regions.functions.get(key)
             if call is None:
                 call = _call(self.transform, self.structure, len(fakes), computed, given[0])
                 recorder.regions.functions[key] = call
-            found = self._result(around, call, [*fakes, *map(around.fake_of, body.free)])
-            made = recorder.recorded(call, (*self.operands, *body.free), {})
+            found = self._result(around, call, [*fakes, *map(around.fake_of, free)])
+            made = recorder.recorded(call, (*self.operands, *free), {})
         if made is None:
             self.refuse()
         return rebuilt(found, made[0])

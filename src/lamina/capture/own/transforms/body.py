@@ -14,7 +14,7 @@ from lamina.capture.own.pending import Pending, pending
 from lamina.capture.own.reuse.facts import constant_key
 from lamina.capture.own.segment import Segment, inputs_first
 
-__all__ = ["TOLD_ALIKE", "Body", "Look", "look_within", "rebuilt", "taken_apart"]
+__all__ = ["TOLD_ALIKE", "Body", "Look", "finished", "look_within", "rebuilt", "taken_apart"]
 
 Look = tuple[torch.dtype, torch.device, tuple[int, ...], tuple[int, ...], bool]
 """Type, device, sizes and strides of a tensor, and whether it requires a gradient."""
@@ -32,41 +32,20 @@ TOLD_ALIKE = frozenset(
 class Body(Segment):
     """The graph of a function that is given tensors which look so; what it reads of outside are inputs, too.
 
-    ``given`` are the tensors that the function is given, ``free`` those from outside, as the graph ``around`` knows
-    them.
+    ``given`` are the tensors that the function is given; the other inputs are those from outside, as the graph
+    ``around`` knows them.
     """
 
     def __init__(self, around: Segment, looks: Sequence[Look], recorder: Any) -> None:
         super().__init__(Fakes(around.mode))
-        self.around, self.recorder = around, recorder
-        self.given = [self._given(one) for one in looks]
-
-    @property
-    def free(self) -> list[torch.Tensor]:
-        return self.inputs[len(self.given) :]
-
-    def _given(self, seen: Look) -> Pending:
-        dtype, device, shape, stride, requires_grad = seen
-        with self.mode, torch.no_grad():
-            fake = torch.empty_strided(shape, stride, dtype=dtype, device=device).requires_grad_(requires_grad)
-        made = pending(self.recorder, fake)
-        self._input(made, fake)
-        return made
+        self.around = around
+        self.given = [_given(self, one, recorder) for one in looks]
 
     def fake_of(self, tensor: torch.Tensor) -> Any:
         known = id(tensor._fake) in self.nodes if type(tensor) is Pending else id(tensor) in self.input_nodes
         if not known:
-            self._input(tensor, self.around.fake_of(tensor))
+            _add_input(self, tensor, self.around.fake_of(tensor))
         return super().fake_of(tensor)
-
-    def _input(self, tensor: torch.Tensor, fake: Any) -> None:
-        self.looks.append(look(fake))
-        node = self.graph.placeholder(f"l_{len(self.inputs)}")
-        node.meta["example_value"] = fake
-        self.input_nodes[id(tensor)] = self.nodes[id(fake)] = node
-        self.numbers[node] = len(self.numbers)
-        self.inputs.append(tensor)
-        self.fakes.append(fake)
 
     def owns(self, targets: Sequence[torch.Tensor]) -> bool:
         fakes = [self.fake_of(one) for one in targets]
@@ -76,12 +55,36 @@ class Body(Segment):
     def raises_nothing(self) -> bool:
         return not self.watched  # its operands have no values
 
-    def finished(self, results: Sequence[torch.Tensor]) -> tuple[Callable[..., Any], Any]:
-        """The graph that gives ``results``, as a function of its inputs, and what tells it from all others."""
-        nodes: list[Node] = [self.nodes[id(self.fake_of(one))] for one in results]
-        key = (*self.key,), (*self.looks,), self.state, tuple(self.numbers[node] for node in nodes), len(self.given)
-        self.graph.output(tuple(nodes))
-        return GraphModule(torch.nn.Module(), inputs_first(self.graph)).forward, key
+
+def _given(body: Body, seen: Look, recorder: Any) -> Pending:
+    """A tensor that the function of ``body`` is given."""
+    dtype, device, shape, stride, requires_grad = seen
+    with body.mode, torch.no_grad():
+        fake = torch.empty_strided(shape, stride, dtype=dtype, device=device).requires_grad_(requires_grad)
+    made = pending(recorder, fake)
+    _add_input(body, made, fake)
+    return made
+
+
+def _add_input(body: Body, tensor: torch.Tensor, fake: Any) -> None:
+    body.looks.append(look(fake))
+    node = body.graph.placeholder(f"l_{len(body.inputs)}")
+    node.meta["example_value"] = fake
+    body.input_nodes[id(tensor)] = body.nodes[id(fake)] = node
+    body.numbers[node] = len(body.numbers)
+    body.inputs.append(tensor)
+    body.fakes.append(fake)
+
+
+def finished(body: Body, results: Sequence[torch.Tensor]) -> tuple[Callable[..., Any], Any, list[torch.Tensor]]:
+    """The graph that gives ``results``, as a function of its inputs, what tells it from all others, and its inputs
+    from outside.
+    """
+    nodes: list[Node] = [body.nodes[id(body.fake_of(one))] for one in results]
+    key = (*body.key,), (*body.looks,), body.state, tuple(body.numbers[node] for node in nodes), len(body.given)
+    body.graph.output(tuple(nodes))
+    made = GraphModule(torch.nn.Module(), inputs_first(body.graph)).forward
+    return made, key, body.inputs[len(body.given) :]
 
 
 def look_within(tensor: torch.Tensor) -> Look:
