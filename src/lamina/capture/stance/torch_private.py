@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from lamina.base.user_frames import shortened
+from lamina.errors import LaminaError
+
 __all__ = [
     "SWITCHED_OFF",
     "compiling_is_switched_off",
@@ -51,7 +54,12 @@ def under_stances(
                     return uncompiled(args, kwargs)
                 usual = stance
         found = versions.first(args, kwargs)
-        return called(args, kwargs) if found is missing else found
+        if found is not missing:
+            return found
+        try:
+            return called(args, kwargs)
+        except LaminaError as error:
+            raise shortened(error) from None
 
     return compiled
 

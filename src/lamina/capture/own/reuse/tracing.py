@@ -37,6 +37,7 @@ from lamina.capture.own.reuse.answers import is_function
 from lamina.capture.own.reuse.attempts import checkpointed_call
 from lamina.capture.own.reuse.attribute_reads import Attributes
 from lamina.capture.own.reuse.base_methods import BaseMethods
+from lamina.capture.own.reuse.branches import conditional
 from lamina.capture.own.reuse.by_code import ByCode, has_code
 from lamina.capture.own.reuse.caches import Caches
 from lamina.capture.own.reuse.calls import Calls
@@ -332,6 +333,8 @@ def _given_functions(world: TracingWorld, function: Any, args: tuple[Any, ...], 
     if found is not MISSING:
         return found
     notes = world.enter, world.calls.opened_deep
+    if function is torch.cond:
+        return conditional(trace, recorder, interpret, *notes, function, args, kwargs)
     return transformed(trace, recorder, interpret, *notes, function, args, kwargs)
 
 

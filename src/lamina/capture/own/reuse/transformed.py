@@ -28,7 +28,7 @@ from lamina.capture.own.torch_private import LAYERS, SET_GRAD, is_plain, unhooke
 from lamina.capture.own.transforms.body import TOLD_ALIKE, Body, Look, finished, look_within, rebuilt, taken_apart
 from lamina.capture.own.transforms.transform import MAKERS, Transform, is_made_by_transform, transform_of
 
-__all__ = ["transformed"]
+__all__ = ["Given", "transformed"]
 
 _REFUSED = frozenset(("item", "requires_grad_"))
 """Calls that are answered elsewhere without a call in a graph."""
@@ -68,7 +68,10 @@ def transformed(
         return MISSING
     pin(trace, args, kwargs)
     pin_sizes(trace)
-    return _Given(trace, recorder, interpret, enters, opened, transform, *apart).captured()
+    made = _Transformed(
+        trace, recorder, interpret, enters, opened, transform=transform, structure=apart[0], operands=apart[1]
+    )
+    return made.captured(made.call)
 
 
 def _made(trace: Trace, maker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -80,8 +83,8 @@ def _made(trace: Trace, maker: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     return trace.remember(made)
 
 
-class _Given(Attempt):
-    """The call of a ``transform`` that is given ``operands`` in a structure."""
+class Given(Attempt):
+    """A call that is given functions of the program's, which are captured in graphs of their own."""
 
     def __init__(
         self,
@@ -90,13 +93,9 @@ class _Given(Attempt):
         interpret: Callable[..., Any],
         enters: Callable[[Any], None],
         opened: Callable[[Any], None],
-        transform: Transform,
-        structure: Any,
-        operands: list[torch.Tensor],
     ) -> None:
         super().__init__(trace, recorder, draws=False)
-        self.interpret, self.enters, self.opened, self.transform = interpret, enters, opened, transform
-        self.structure, self.operands = structure, operands
+        self.interpret, self.enters, self.opened = interpret, enters, opened
 
     def asked(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         name = name_of(function)
@@ -105,49 +104,27 @@ class _Given(Attempt):
             self.refuse()
         pin(self.trace, args, kwargs)
 
-    def captured(self) -> Any:
-        """What the call gives; ``MISSING`` if it cannot be captured."""
+    def captured(self, capture: Callable[[Segment], Any]) -> Any:
+        """What ``capture`` gives with the graph around; ``MISSING`` if it is given up."""
         recorder = self.recorder
         if recorder.segment is None:
             recorder.segment = Segment(recorder.regions.fakes())
         around = recorder.segment
         try:
-            return self.of(partial(self._captured, around))
+            return self.of(partial(capture, around))
         finally:
             recorder.segment = around if recorder.segment is not None else None
 
-    def _captured(self, around: Segment) -> Any:
-        recorder = self.recorder
-        with without_function_modes():
-            fakes = [around.fake_of(one) for one in self.operands]
-            structure, seen, grad = self._probed(around, fakes)
-            body = Body(around, seen, recorder)
-        result = self._interpreted(body, grad, *rebuilt(structure, body.given))
-        self.opened(result)
-        given = taken_apart(result, is_settled)
-        if given is None or self.trace.ended is not None:
-            self.refuse()
-        with without_function_modes():
-            computed, told, free = finished(body, given[1])
-            key = self.transform.key, self.structure, structure, told, given[0], grad
-            call = recorder.regions.functions.get(key)
-            if call is None:
-                call = _call(self.transform, self.structure, len(fakes), computed, given[0])
-                recorder.regions.functions[key] = call
-            found = self._result(around, call, [*fakes, *map(around.fake_of, free)])
-            made = recorder.recorded(call, (*self.operands, *free), {})
-        if made is None:
-            self.refuse()
-        return rebuilt(found, made[0])
-
-    def _interpreted(self, body: Body, grad: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the function gives in a grad mode, whose calls of torch's go to ``body``."""
+    def interpreted(self, body: Body, grad: bool, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a function gives in a grad mode, whose calls of torch's go to ``body``."""
         before = torch.is_grad_enabled()
         self.recorder.segment = body
         try:
             with without_function_modes():
                 SET_GRAD(grad)
-            return self._called(self.transform.function, args, kwargs)
+            found = self._called(function, args, kwargs)
+            self.opened(found)
+            return found
         finally:
             self.recorder.segment = body.around
             with without_function_modes():
@@ -159,6 +136,46 @@ class _Given(Attempt):
         if found is MISSING and is_made_by_transform(function):
             self.refuse()
         return self.interpret(function, *args, **kwargs) if found is MISSING else found
+
+    def recorded(self, around: Segment, call: Callable[..., Any], operands: tuple[torch.Tensor, ...]) -> Any:
+        """What a call of the graph around gives that is given such graphs; it is made once without values."""
+        try:
+            with around.mode, unhooked():
+                call(*map(around.fake_of, operands))
+        except Exception:  # eager says what is wrong
+            self.refuse()
+        made = self.recorder.recorded(call, operands, {})
+        if made is None:
+            self.refuse()
+        return made[0]
+
+
+class _Transformed(Given):
+    """The call of a ``transform`` that is given ``operands`` in a structure."""
+
+    def __init__(self, *around: Any, transform: Transform, structure: Any, operands: list[torch.Tensor]) -> None:
+        super().__init__(*around)
+        self.transform, self.structure, self.operands = transform, structure, operands
+
+    def call(self, around: Segment) -> Any:
+        recorder = self.recorder
+        with without_function_modes():
+            fakes = [around.fake_of(one) for one in self.operands]
+            structure, seen, grad = self._probed(around, fakes)
+            body = Body(around, seen, recorder)
+        result = self.interpreted(body, grad, self.transform.function, *rebuilt(structure, body.given))
+        given = taken_apart(result, is_settled)
+        if given is None or self.trace.ended is not None:
+            self.refuse()
+        with without_function_modes():
+            computed, told, free = finished(body, given[1])
+            key = self.transform.key, self.structure, structure, told, given[0], grad
+            call: Any = recorder.regions.functions.get(key)
+            if call is None:
+                call = _call(self.transform, self.structure, len(fakes), computed, given[0])
+                recorder.regions.functions[key] = call
+            made = self.recorded(around, call, (*self.operands, *free))
+        return rebuilt(call.structure, made)
 
     def _probed(self, around: Segment, fakes: list[Any]) -> tuple[Any, list[Look], bool]:
         """What the transform gives the function: the structure, how the tensors look, and the grad mode."""
@@ -182,15 +199,6 @@ class _Given(Attempt):
             self.refuse()
         seen: tuple[Any, list[Look], bool] = told[0]
         return seen
-
-    def _result(self, around: Segment, call: Any, fakes: list[Any]) -> Any:
-        """The structure of what the call gives."""
-        try:
-            with around.mode, unhooked():
-                call(*fakes)
-        except Exception:  # as above
-            self.refuse()
-        return call.structure
 
 
 class _Told(Exception):
