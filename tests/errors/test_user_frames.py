@@ -69,8 +69,9 @@ def told(folder: Path, **environment: str) -> dict[str, list[str]]:
     return found
 
 
-def test_errors_are_told_in_fifteen_lines_that_begin_with_the_users(tmp_path: Path) -> None:
-    found = told(tmp_path)
+@pytest.mark.parametrize("front", ["dynamo", "own"])
+def test_errors_are_told_in_fifteen_lines_that_begin_with_the_users(front: str, tmp_path: Path) -> None:
+    found = told(tmp_path, LAMINA_CAPTURE=front)
     assert found.keys() == PROGRAMS.keys()
     for name, lines in found.items():
         assert len(lines) <= 15, name

@@ -198,13 +198,37 @@ def test_memory_that_is_written_to_is_left_alone():
     assert applied(ours(f, [X], [silu]), silu.name) == 0
 
 
-def test_a_match_does_not_reach_across_regions_without_gradients():
+@pytest.mark.parametrize("front", ["dynamo", "own"])
+def test_a_match_does_not_reach_across_regions_without_gradients(front):
     def f(x):
         with torch.no_grad():
             gate = torch.sigmoid(x)
         return x * gate
 
-    assert applied(ours(f, [X.clone().requires_grad_()], [silu]), silu.name) == 0
+    assert applied(ours(f, [X.clone().requires_grad_()], [silu], capture=front), silu.name) == 0
+
+
+@pytest.mark.parametrize("front", ["dynamo", "own"])
+@pytest.mark.parametrize("inside", [torch.no_grad, torch.enable_grad])
+@pytest.mark.parametrize("around", [torch.no_grad, torch.enable_grad])
+def test_a_graph_may_begin_where_gradients_are_off(around, inside, front):
+    """What it begins in tells nothing of the calls behind a switch: rules of ours would join both to one call."""
+
+    def f(x):
+        with inside():
+            gate = torch.sigmoid(x)
+        with torch.enable_grad():
+            return x * gate
+
+    compiled = lamina.compile(f, options={"capture": front})
+    for _ in range(2):
+        x = X.clone().requires_grad_()
+        results = []
+        for function in (compiled, f):
+            with around():
+                out = function(x)
+            results.append((out, *torch.autograd.grad(out.sum(), x)))
+        torch.testing.assert_close(*results)
 
 
 def test_what_attention_lays_out_as_its_operands_has_the_strides_of_eager():

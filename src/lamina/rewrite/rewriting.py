@@ -24,7 +24,7 @@ from lamina.rewrite.misses import Miss
 from lamina.rewrite.needs import kinds_in
 from lamina.rewrite.order import RULE_NAMES, Need, Pass, Place, passes_at
 from lamina.rewrite.rules import OF_FINITE, RULES, without_hope
-from lamina.rewrite.torch_private import autocast_enabled, entered_autocast, plain_dispatch
+from lamina.rewrite.torch_private import SET_GRAD, autocast_enabled, entered_autocast, plain_dispatch
 from lamina.rewrite.unmatched import told_miss, unmatched
 from lamina.rewrite.user_passes import run_pass
 from lamina.rewrite.user_rules import RIGHT_SIDE_REMEDY, right_side_of, warn_of_right_side, wrong_right_side
@@ -232,8 +232,14 @@ class Rewriting:
         return [r for r in self.rules if place in r.at]
 
     def _differentiable(self, graph: Graph) -> bool:
+        """Whether a call of a captured graph may give its result a history, in the grad mode that the graph begins in or
+        switches to.
+        """
+        switches = graph.find_nodes(op="call_function", target=SET_GRAD)
+        if not self.recording and all(node.args[0] is False for node in switches):
+            return False
         values = [n.meta.get("example_value") for n in graph.find_nodes(op="placeholder")]
-        return self.recording and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
+        return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
 
     def _run(
         self,
