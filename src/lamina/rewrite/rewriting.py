@@ -232,9 +232,7 @@ class Rewriting:
         return [r for r in self.rules if place in r.at]
 
     def _differentiable(self, graph: Graph) -> bool:
-        """Whether a call of a captured graph may give its result a history, in the grad mode that the graph begins in or
-        switches to.
-        """
+        """Whether a call of a captured graph may give its result a history, as it begins or after a switch."""
         switches = graph.find_nodes(op="call_function", target=SET_GRAD)
         if not self.recording and all(node.args[0] is False for node in switches):
             return False
