@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -40,6 +41,16 @@ def same_threads() -> Iterator[None]:
     yield
     if torch.get_num_threads() != before:
         torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def front_end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the own front end as the default, tests marked ``by_dynamo`` have Dynamo; ids name cases of a test."""
+    marker = request.node.get_closest_marker("by_dynamo")
+    if marker is not None and os.environ.get("LAMINA_CAPTURE") == "own":
+        _, *cases = marker.args
+        if not cases or request.node.callspec.id in cases:
+            monkeypatch.setenv("LAMINA_CAPTURE", "dynamo")
 
 
 @pytest.fixture(scope="session")

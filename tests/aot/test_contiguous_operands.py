@@ -89,6 +89,7 @@ def test_results_are_laid_out_and_shared_as_in_eager(function: Function, trainin
         torch.testing.assert_close(mine, theirs, check_stride=True)
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs, or asks what it leaves to eager")
 def test_a_result_that_is_written_to_is_left_to_eager() -> None:
     def function(x: Tensor) -> Tensor:
         y = F.logsigmoid(x.t()).contiguous()
@@ -101,6 +102,7 @@ def test_a_result_that_is_written_to_is_left_to_eager() -> None:
     torch.testing.assert_close(result, function(x), check_stride=True)
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs, or asks what it leaves to eager", "True")
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_batch_norm_across_rows_writes_its_statistics(dynamic: bool) -> None:
     x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))

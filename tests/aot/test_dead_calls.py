@@ -156,6 +156,7 @@ def test_graphs_with_unused_calls_that_cannot_raise_are_compiled(dynamic: bool, 
     assert not [w for w in recwarn if issubclass(w.category, lamina.LaminaWarning)]
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs, or asks what it leaves to eager", "divided-0", "looked_up-7")
 @pytest.mark.parametrize(("program", "wrong"), [(looked_up, 7), (divided, 0)])
 def test_unused_calls_that_may_raise_keep_the_graph_and_are_told(program: Any, wrong: int) -> None:
     torch.compiler.reset()

@@ -639,6 +639,7 @@ def test_views_of_a_written_input_lead_where_eagers_do(function: Any, dynamic: A
     assert seen(lamina.compile(function, backend="interp", dynamic=dynamic, options=options)) == seen(function)
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs, or asks what it leaves to eager", "None", "True")
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_a_view_read_after_a_write_does_not_lead_to_the_view_it_was_made_of(dynamic: Any) -> None:
     x, w = torch.ones(3, 3, requires_grad=True), torch.ones(3, requires_grad=True)

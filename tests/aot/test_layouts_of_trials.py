@@ -25,6 +25,7 @@ def _refused(compiled: Callable[..., object]) -> list[str]:
     return [str(d.reason) for d in record.decisions() if "strides" in str(d.reason)]
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs, or asks what it leaves to eager")
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("size", [(3, 40, 33, 5), (2, 3, 4, 5, 6)])
 def test_rolled_images_with_channels_last_are_compiled(name: str, size: tuple[int, ...]) -> None:
@@ -42,6 +43,7 @@ def test_rolled_images_with_channels_last_are_compiled(name: str, size: tuple[in
     torch.testing.assert_close(found, eager)
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs, or asks what it leaves to eager")
 @pytest.mark.filterwarnings("ignore::lamina.errors.LaminaWarning")
 def test_a_gradient_of_such_a_result_is_eagers() -> None:
     x = torch.randn(3, 40, 33, 5).to(memory_format=torch.channels_last).requires_grad_()

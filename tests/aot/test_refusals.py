@@ -61,6 +61,15 @@ def called(compiled: Callable[..., Any], *arguments: Any) -> list[str]:
     return [str(w.message) for w in said if issubclass(w.category, lamina.LaminaWarning)]
 
 
+@pytest.mark.by_dynamo(
+    "counts Dynamo's graphs, or asks what it leaves to eager",
+    "False-dead-<lambda>-nothing uses its result; remove",
+    "False-mode-<lambda>-inference mode .*; put all of the function into",
+    "False-shifted-<lambda>-in another order, .*; clone",
+    "True-dead-<lambda>-nothing uses its result; remove",
+    "True-mode-<lambda>-inference mode .*; put all of the function into",
+    "True-shifted-<lambda>-in another order, .*; clone",
+)
 @pytest.mark.parametrize(
     ("program", "make", "why"),
     [
@@ -82,6 +91,7 @@ def test_a_graph_left_to_eager_is_told_of_once(program: Any, make: Any, why: str
     assert decision.reason in said
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs, or asks what it leaves to eager")
 def test_a_graph_captured_anew_is_not_told_of_again() -> None:
     compiled = lamina.compile(dead, dynamic=False)
     assert len(called(compiled, torch.ones(4))) == 1
@@ -111,6 +121,9 @@ def differentiated(x: Tensor) -> Tensor:
     return torch.func.grad(lambda a: a.sin().sum())(x)
 
 
+@pytest.mark.by_dynamo(
+    "counts Dynamo's graphs, or asks what it leaves to eager", "differentiated-False", "differentiated-None"
+)
 @pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("dynamic", [False, None])
 @pytest.mark.parametrize("program", [part_added_to, input_added_to, turned, differentiated])
@@ -125,6 +138,7 @@ def test_programs_that_are_compiled_are_not_told_of(program: Any, dynamic: bool 
     assert not compiled.record.decisions("eager")
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs, or asks what it leaves to eager", "columns1-True")
 @pytest.mark.parametrize(
     ("columns", "left"), [((0, 2, 2, 4), False), ((0, 3, 2, 5), True), ((0, 1, 7, 8), False), ((1, 2, 1, 2), False)]
 )
@@ -141,6 +155,7 @@ def test_parts_of_a_matrix_are_compared_element_by_element(columns: tuple[int, .
         assert torch.equal(compiled(x), program(x))
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs, or asks what it leaves to eager")
 def test_a_part_of_a_tensor_turned_since_is_another() -> None:
     def program(x: Tensor) -> Tensor:
         y = x * 1

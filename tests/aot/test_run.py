@@ -294,6 +294,7 @@ def test_a_backward_that_eager_lacks_is_missed_only_when_it_is_asked_for():
     assert "i1_backward" in decision.reason
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs, or asks what it leaves to eager")
 def test_sizes_are_fixed_where_questions_about_them_take_too_long(monkeypatch):
     def halved(x, y):
         y.view(2, -1)[0].mul_(2)

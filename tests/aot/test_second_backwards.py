@@ -75,6 +75,7 @@ def _written(x: torch.Tensor) -> torch.Tensor:
     return y + x
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs, or asks what it leaves to eager", "_shifted", "_written")
 @pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("function", [_shifted, _viewed, _broadcast, _written])
 def test_asking_what_eager_saves_adds_no_guard(function: Any) -> None:

@@ -128,6 +128,7 @@ def test_what_cannot_be_run_again_is_refused(function: Function, after: Function
     assert why in decision.reason
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs, or asks what it leaves to eager")
 def test_an_input_without_a_gradient_is_not_kept_for_it() -> None:
     compiled = lamina.compile(lambda x, scale: x.pow(3) + scale, dynamic=False)
     x = _leaf(4)

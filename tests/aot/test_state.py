@@ -152,6 +152,10 @@ def flat(items):
     return [leaf for item in items for leaf in (flat(item) if isinstance(item, (tuple, list)) else [item])]
 
 
+@pytest.mark.by_dynamo(
+    "a backward of AOTAutograd's refuses deterministic algorithms that are switched on since",
+    "lamina-deterministic_left_on",
+)
 @pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_a_switching_program_is_eagers(program, compiler):
@@ -233,6 +237,7 @@ def test_inference_mode_around_a_whole_graph_is_compiled():
     assert "eager" not in [s.name for s in compiled.record.stages]
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs, or asks what it leaves to eager", "lamina", "torch")
 def test_a_part_in_inference_mode_is_run_as_captured_and_told():
     def program(x):
         with torch.inference_mode():

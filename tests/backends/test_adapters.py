@@ -129,6 +129,7 @@ def test_a_missing_package_is_one_sentence_with_the_command(name: str, monkeypat
         lamina.compile(nn.Linear(2, 2), backend=name)
 
 
+@pytest.mark.by_dynamo("asks which graphs Dynamo hands to a backend")
 @pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao")
 def test_weights_of_linear_layers_are_quantised_for_inference_and_again_when_written_to() -> None:
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
@@ -166,6 +167,7 @@ def torch_tensorrt_backend(gm, sample_inputs, **options):
 '''
 
 
+@pytest.mark.by_dynamo("asks which graphs Dynamo hands to a backend")
 @pytest.mark.skipif(find_spec("torch_tensorrt") is not None, reason="Torch-TensorRT itself is installed")
 def test_torch_tensorrt_is_handed_whole_graphs_for_inference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -33,6 +33,7 @@ def function(x: Tensor) -> Tensor:
     return y.sum(0) + 1
 
 
+@pytest.mark.by_dynamo("asks for the text of Dynamo's guards")
 def test_channels_say_what_happens_in_one_line_each(caplog: pytest.LogCaptureFixture) -> None:
     compiled = lamina.compile(function, options={"logs": "graph_breaks, recompiles,cache"})
     compiled(torch.randn(4, 8))

@@ -57,6 +57,7 @@ def one(folder: Path, pattern: str) -> Path:
     return found
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's stages")
 def test_every_region_has_a_folder_with_its_stages_and_decisions(dumped: tuple[Record, Path]) -> None:
     _, folder = dumped
     regions = sorted(p.name.partition("_")[2] for p in folder.iterdir())
@@ -71,6 +72,7 @@ def test_every_region_has_a_folder_with_its_stages_and_decisions(dumped: tuple[R
     assert "# File: " in one(folder, "*_capture/00_capture.py").read_text()  # the user's lines
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's stages")
 def test_every_stage_reads_back_to_an_equal_value(dumped: tuple[Record, Path]) -> None:
     record, folder = dumped
     regions: dict[str, list[Stage]] = {}

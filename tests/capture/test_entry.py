@@ -495,6 +495,7 @@ def test_fake_tensors_have_no_memory_for_kernels() -> None:
     assert torch.allclose(compiled(X), function(X))
 
 
+@pytest.mark.by_dynamo("the own front end keeps what its first call was given for a while")
 def test_what_a_function_was_called_with_is_not_kept() -> None:
     torch.compiler.reset()
     compiled = lamina.compile(fresh())
@@ -564,6 +565,7 @@ def test_modules_made_while_a_function_runs(compile: Compile) -> None:
         assert torch.equal(compiled(X, given), torch.nn.functional.softplus(X) + 1)
 
 
+@pytest.mark.by_dynamo("is about the wrapper around Dynamo's graphs")
 def test_modules_of_torchs_own_classes_are_compiled_however_many_there_are() -> None:
     """Torch compiles eight of them in a process: all share the code of one frame."""
     torch._dynamo.reset()  # graphs of modules like these
@@ -575,6 +577,7 @@ def test_modules_of_torchs_own_classes_are_compiled_however_many_there_are() -> 
         assert list(compiled.state_dict()) == list(module.state_dict())
 
 
+@pytest.mark.by_dynamo("is about the wrapper around Dynamo's graphs")
 def test_modules_of_torchs_own_classes_that_are_alike_share_a_graph() -> None:
     torch._dynamo.reset()  # graphs of modules like these
     x, captures = torch.randn(2, 3), []
@@ -595,6 +598,7 @@ def test_lazy_modules_and_classes(compile: Compile) -> None:
     assert backend.graphs >= 1
 
 
+@pytest.mark.by_dynamo("is about the wrapper around Dynamo's graphs", "False")
 @pytest.mark.parametrize("as_graphs", [False, True])
 def test_hooks_on_saved_tensors_need_no_other_graph(as_graphs: bool) -> None:
     """The tensors that a compiled function saves pass through the caller's hooks, whatever kind these are."""
@@ -618,6 +622,7 @@ def test_hooks_on_saved_tensors_need_no_other_graph(as_graphs: bool) -> None:
     assert len([stage for stage in record.stages if stage.name == "capture"]) == 1
 
 
+@pytest.mark.by_dynamo("is about the wrapper around Dynamo's graphs")
 def test_what_a_region_calls_is_not_captured() -> None:
     """But for a compiled function, which is entered from there as from anywhere else."""
     torch.compiler.reset()
@@ -786,6 +791,7 @@ def _chain(x: Tensor) -> Tensor:
     return x.sum(0)
 
 
+@pytest.mark.by_dynamo("is about the wrapper around Dynamo's graphs")
 def test_sizes_are_fixed_where_capture_asks_too_long_of_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lamina.capture.fixed_sizes.torch_private.SECONDS_FOR_SIZES", 0.2)
     compiled = lamina.compile(_chain, dynamic=True, options={"strict": True})

@@ -135,6 +135,7 @@ def test_a_submodule_whose_class_changes(name, way):
     assert torch.equal(compiled(x), x * 9)
 
 
+@pytest.mark.by_dynamo("is about what Dynamo captures")
 def test_equal_functions_still_share_a_graph():
     graphs = []
 

@@ -38,6 +38,17 @@ def _hide(net: Any, name: str) -> None:
         object.__setattr__(net, name, item)
 
 
+@pytest.mark.by_dynamo(
+    "asks for a warning about Dynamo's capture of modules",
+    "after a call-layer",
+    "after a call-scale",
+    "after a call-shift",
+    "after a call-weight",
+    "before any call-layer",
+    "before any call-scale",
+    "before any call-shift",
+    "before any call-weight",
+)
 @pytest.mark.parametrize("name", ["layer", "scale", "shift", "weight"])
 @pytest.mark.parametrize("early", [False, True], ids=["after a call", "before any call"])
 def test_an_attribute_hides_what_is_registered(name: str, early: bool) -> None:

@@ -59,6 +59,17 @@ NOTHING: dict[str, tuple[Callable[[], Any], Callable[[], tuple[Tensor, ...]], st
 }
 
 
+@pytest.mark.by_dynamo(
+    "asks for Dynamo's words",
+    "a module with an LSTM-default",
+    "a module with an LSTM-strict",
+    "a number in a loop-default",
+    "a number in a loop-strict",
+    "a sparse argument-default",
+    "a sparse argument-strict",
+    "an LSTM-default",
+    "an LSTM-strict",
+)
 @pytest.mark.parametrize("options", [{}, {"strict": True}], ids=["default", "strict"])
 @pytest.mark.parametrize("case", NOTHING.values(), ids=NOTHING)
 def test_a_callable_of_which_nothing_is_compiled_says_so_once(case: Any, options: dict[str, Any]) -> None:
@@ -88,6 +99,7 @@ def test_instances_that_share_graphs_are_compiled() -> None:
             lamina.compile(Layer())(torch.randn(4))
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words")
 def test_a_graph_break_names_the_line_and_what_to_do() -> None:
     def function(x: Tensor) -> Tensor:
         y = x.relu() + 1
@@ -147,6 +159,7 @@ RECOMPILES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]
 }
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words", "length", "size")
 @pytest.mark.parametrize("case", RECOMPILES.values(), ids=RECOMPILES)
 def test_a_recompile_says_which_guard_failed_and_both_values(case: Any) -> None:
     function, first, second, code, reason = case
@@ -181,6 +194,7 @@ def test_what_another_call_had_compiled_is_no_version_of_this_one() -> None:
         assert not compiled.record.decisions("recompile")
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words")
 def test_the_limit_of_recompiles_is_a_decision_with_a_code() -> None:
     compiled = lamina.compile(scaled, backend="eager", dynamic=False)
     with torch._dynamo.config.patch(recompile_limit=2):
@@ -193,6 +207,7 @@ def test_the_limit_of_recompiles_is_a_decision_with_a_code() -> None:
     assert "dynamic=True" in last.remedy
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words")
 def test_a_size_that_the_program_fixes_is_a_decision() -> None:
     def function(x: Tensor) -> Tensor:
         if x.shape[0] == 6:
@@ -233,6 +248,7 @@ def test_the_stance_is_heard_by_the_own_front_end(tmp_path: Path) -> None:
     torch.testing.assert_close(compiled(torch.ones(7), 2), scaled(torch.ones(7), 2))
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words")
 def test_guards_are_a_stage_that_prints() -> None:
     compiled = lamina.compile(scaled, backend="eager")
     compiled(torch.ones(4), 2)
@@ -243,6 +259,7 @@ def test_guards_are_a_stage_that_prints() -> None:
     assert stage.seconds > 0
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words")
 def test_what_was_none_is_no_alias() -> None:
     def function(x: Tensor, more: Tensor | None = None) -> Tensor:
         return x * 2 if more is None else x + more
@@ -285,6 +302,7 @@ def test_a_failure_in_what_is_told_fails_no_compile(monkeypatch: pytest.MonkeyPa
     assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words")
 def test_a_callable_that_runs_the_graphs_of_another_says_so() -> None:
     torch.compiler.reset()
     first, second = (lamina.compile(torch.nn.Linear(3, 3)) for _ in range(2))

@@ -42,6 +42,7 @@ def line_at(place: str) -> str:
     return linecache.getline(file, int(line))
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words of a recompile")
 def test_what_is_to_be_marked_is_written_as_the_caller_writes_it() -> None:
     compiled = lamina.compile(scaled, backend="eager")
     first, batch = torch.ones(3), torch.ones(5)
@@ -60,6 +61,7 @@ def test_what_is_to_be_marked_is_written_as_the_caller_writes_it() -> None:
     assert not compiled_again(again)
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words of a recompile")
 def test_what_is_within_a_dictionary_is_marked_there() -> None:
     compiled = lamina.compile(lambda inputs: inputs["ids"] + 1, backend="eager")
     for n in (3, 5):
@@ -70,6 +72,7 @@ def test_what_is_within_a_dictionary_is_marked_there() -> None:
     assert "torch._dynamo.mark_dynamic(batch['ids'], 0)" in compiled_again(compiled)[0].remedy
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words of a recompile")
 def test_what_has_no_name_at_the_call_is_spoken_of() -> None:
     compiled = lamina.compile(scaled, backend="eager")
     for n in (3, 5):
@@ -88,6 +91,7 @@ def held_on_the_stack(x: Tensor) -> Tensor:
     return (x.relu() + 1) + broken(x)
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words of a recompile", "broken", "held_on_the_stack")
 @pytest.mark.parametrize("function", [broken, held_on_the_stack])
 def test_values_made_before_a_break_are_never_to_be_marked(function: Callable[[Tensor], Tensor]) -> None:
     compiled = lamina.compile(function, backend="eager")
@@ -117,6 +121,7 @@ class Holder(nn.Module):
         return x * self.table.sum() * self.times
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words of a recompile")
 def test_sizes_of_buffers_follow_their_advice() -> None:
     def run(**options: Any) -> list[Decision]:
         torch.compiler.reset()
@@ -135,6 +140,7 @@ def test_sizes_of_buffers_follow_their_advice() -> None:
         assert not run(dynamic=True)
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words of a recompile")
 def test_integers_of_modules_follow_their_advice() -> None:
     def run(**options: Any) -> list[Decision]:
         torch.compiler.reset()
@@ -150,6 +156,7 @@ def test_integers_of_modules_follow_their_advice() -> None:
         assert not run(dynamic=True)
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words of a recompile")
 def test_what_is_read_from_outside_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     table = torch.ones(3)
 
@@ -176,6 +183,7 @@ def test_what_is_read_from_outside_is_told_apart(monkeypatch: pytest.MonkeyPatch
     assert (number.code, number.reason) == ("LM1123", "SCALE was 3 and is 4")
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words of a recompile")
 def test_sizes_that_happened_to_be_equal_follow_their_advice() -> None:
     def run() -> list[Decision]:
         torch.compiler.reset()
@@ -246,6 +254,9 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]], str, str]] = {
 }
 
 
+@pytest.mark.by_dynamo(
+    "asks for Dynamo's words of a recompile", "fixed number", "inference", "keys", "none", "one", "one of any"
+)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_each_cause_has_a_code_of_its_own(case: Any) -> None:
     function, calls, code, words = case
@@ -258,6 +269,7 @@ def test_each_cause_has_a_code_of_its_own(case: Any) -> None:
     assert found.remedy
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words of a recompile")
 def test_a_size_that_the_program_fixes_is_no_matter_of_dynamic() -> None:
     compiled = lamina.compile(fixing, backend="eager", dynamic=True)
     for n in (5, 8):

@@ -49,6 +49,7 @@ def test_weights_are_trained(name: str, way: str) -> None:
         torch.testing.assert_close(parameter.grad, gradient)
 
 
+@pytest.mark.by_dynamo("is about what Dynamo captures")
 def test_inference_takes_the_call_of_the_library() -> None:
     torch.compiler.reset()
     module, x = nn.LSTM(4, 5), torch.randn(3, 2, 4)

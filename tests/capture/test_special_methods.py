@@ -101,6 +101,7 @@ def test_a_method_comes_to_a_metaclass(special: str, method: Any) -> None:
     assert not differ(function, lambda: setattr(meta, special, method))
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's error")
 @pytest.mark.filterwarnings("ignore:lamina")
 def test_one_object_of_a_class() -> None:
     class Single(type):

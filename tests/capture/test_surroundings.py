@@ -393,6 +393,7 @@ def test_how_often_a_tensor_was_written(way):
         assert versions == [0, 1]
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words", "2.0-lamina", "value1-lamina", "value2-lamina")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("value", [np.float64(2), np.float32(2), np.int64(2)])
 def test_the_type_of_a_numpy_scalar(value, way):
@@ -422,6 +423,7 @@ class Zeroed(torch.autograd.Function):
         return g * 0
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words", "lamina")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_custom_derivative_within_a_transform(way):
     def run(x):
@@ -458,6 +460,7 @@ def test_codes_are_read_as_they_are():
     assert not reads.users_own([torch.nn.Linear.forward.__code__])
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's words", "lamina")
 @pytest.mark.parametrize("way", WAYS)
 def test_the_dtype_of_numbers_drawn_by_tensors_of_two_dtypes(way):
     def scale(mean, deviation):

@@ -80,6 +80,7 @@ def test_a_program_without_kernels_is_told_so(program: Path) -> None:
     assert asked("kernels", "--json", str(program)) == []
 
 
+@pytest.mark.by_dynamo("asks for the text of Dynamo's guards")
 def test_guards_and_recompiles(program: Path) -> None:
     rows = asked("guards", "--json", str(program))
     assert any("check_tensor" in guard for row in rows for guard in row["raw"])

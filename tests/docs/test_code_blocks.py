@@ -25,6 +25,9 @@ def blocks(document: Path) -> list[str]:
 RUN_HERE = [d for d in DOCUMENTS if blocks(d) and d.name != "clients.md"]
 
 
+@pytest.mark.by_dynamo(
+    "shows what Dynamo does", "docs/freezing.md", "docs/graph-breaks.md", "docs/kernels.md", "docs/recompiles.md"
+)
 @pytest.mark.parametrize(
     "document",
     RUN_HERE,

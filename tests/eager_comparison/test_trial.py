@@ -313,6 +313,7 @@ class Increased(TorchFunctionMode):
         return result + 1 if getattr(func, "__name__", "") == "mul" else result
 
 
+@pytest.mark.by_dynamo("a function mode keeps the own front end from interpreting", "False")
 @pytest.mark.filterwarnings("ignore::lamina.errors.LaminaWarning")
 @pytest.mark.parametrize("failing", [False, True])
 def test_what_a_function_mode_does_is_done_once_either_way(

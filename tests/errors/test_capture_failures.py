@@ -102,6 +102,7 @@ def _(x: Tensor) -> Tensor:
     raise ValueError("this operation is known to eager only")
 
 
+@pytest.mark.by_dynamo("is about what Dynamo captures, and how often")
 def test_what_only_eager_can_run_is_run_and_said() -> None:
     def function(x: Tensor) -> Tensor:
         return _only_eager(x * 2) * 3
@@ -119,6 +120,7 @@ def test_what_only_eager_can_run_is_run_and_said() -> None:
     assert ["from now on" in str(w.message) for w in said if w.category is LaminaWarning] == [True]
 
 
+@pytest.mark.by_dynamo("is about what Dynamo captures, and how often")
 def test_one_graph_that_was_asked_for_is_not_replaced_by_python() -> None:
     compiled = lamina.compile(lambda x: _only_eager(x) * 3, fullgraph=True)
     with pytest.raises(Exception, match="known to eager only"):
@@ -141,6 +143,7 @@ def test_a_function_that_raised_is_compiled_in_a_later_call() -> None:
     assert compiled.stats().graphs == 1
 
 
+@pytest.mark.by_dynamo("is about what Dynamo captures, and how often")
 def test_a_function_that_raises_always_is_captured_a_few_times_only() -> None:
     compiled = lamina.compile(_of_modes)
     for _ in range(12):

@@ -74,6 +74,11 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_told", set())
 
 
+@pytest.mark.by_dynamo(
+    "breaks functions that Dynamo's way calls",
+    "lamina.capture.dynamo.guard_unguarded",
+    "lamina.capture.dynamo.serve_any_hooks",
+)
 @pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("place", STAGES)
 def test_the_program_goes_on(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +96,12 @@ def test_the_program_goes_on(place: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not any("\r" in text or "\n" in text for text in ours)
 
 
+@pytest.mark.by_dynamo(
+    "breaks functions that Dynamo's way calls",
+    "lamina.capture.dynamo.guard_empty_hooks",
+    "lamina.capture.dynamo.guard_unguarded",
+    "lamina.capture.dynamo.serve_any_hooks",
+)
 @pytest.mark.parametrize("place", [p for p in STAGES if not p.endswith((".trace_joint", ".freeze"))])
 def test_strict_raises(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_at(place, KeyError, monkeypatch)

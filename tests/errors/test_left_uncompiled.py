@@ -228,6 +228,7 @@ def _check_left(compiled: Any, code: str) -> None:
     assert not code or code in {d.code for d in compiled.record.decisions()}
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's codes and warnings")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_left_to_others_is_said(name: str) -> None:
     make, arguments, captured, code = PROGRAMS[name]
@@ -318,6 +319,7 @@ def test_what_the_own_front_end_leaves_to_others_is_said(name: str, tmp_path: Pa
     _check_left(compiled, code)
 
 
+@pytest.mark.by_dynamo("asks for Dynamo's codes and warnings")
 def test_nothing_is_said_of_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "imported_by_a_test.py").write_text("TWO = 2\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)

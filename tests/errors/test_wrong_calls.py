@@ -89,6 +89,7 @@ def test_a_pass_that_has_no_graph_to_run_on_is_told() -> None:
     assert any("no pass runs at 'partitioned'" in d.reason for d in compiled.record.decisions("pass"))
 
 
+@pytest.mark.by_dynamo("is about Dynamo's limit of recompiles")
 def test_a_function_compiled_as_often_as_may_be_says_so() -> None:
     torch._dynamo.reset()
     compiled = lamina.compile(lambda x, text: x * len(text))

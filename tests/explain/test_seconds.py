@@ -55,6 +55,15 @@ CASES: dict[str, tuple[Callable[..., Tensor], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.by_dynamo(
+    "the seconds of the own interpreter are booked to no stage",
+    "broken-True",
+    "cut-False",
+    "cut-True",
+    "eager numbers-False",
+    "interpreted-True",
+    "plain-True",
+)
 @pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(
     ("name", "training"),

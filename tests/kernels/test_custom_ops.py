@@ -92,6 +92,12 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.by_dynamo(
+    "kernels and operators of the user's that write end a graph of the own front end",
+    "writes_beside_a_view-None",
+    "writes_maybe-None",
+    "writes_view-True",
+)
 @pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize(
     ("program", "dynamic"),

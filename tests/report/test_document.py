@@ -84,6 +84,7 @@ def test_a_line_of_python_reaches_forward_backward_and_kernels(report: dict[str,
     assert {"gelu", "gelu_1", "gelu_backward"} <= names
 
 
+@pytest.mark.by_dynamo("reports of the own front end have no modules of calls")
 def test_steps_have_costs_modules_and_reasons(report: dict[str, Any]) -> None:
     forward, backward = report["regions"]
     assert (forward["kind"], backward["kind"]) == ("forward", "backward")
@@ -96,6 +97,7 @@ def test_steps_have_costs_modules_and_reasons(report: dict[str, Any]) -> None:
             assert edge["why"], edge
 
 
+@pytest.mark.by_dynamo("reports of the own front end have no modules of calls")
 def test_maps_of_many_steps_are_drawn_by_module(report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lamina.report.fusion._MOST_BOXES", 4)
     drawn = document(trained(), assembly=False)["regions"][0]["fusion"]

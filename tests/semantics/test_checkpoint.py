@@ -130,6 +130,7 @@ def _numerical_gradient(function: Function, x: Tensor, direction: Tensor, step: 
     return (sums[0] - sums[1]) / (2 * step)
 
 
+@pytest.mark.by_dynamo("eager, and the own front end with it, draws other numbers the second time", "False-False")
 @pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("preserve_rng_state", [False, True])
@@ -198,6 +199,7 @@ class _Outer(nn.Module):
         return self.inner(x * 2).sin()
 
 
+@pytest.mark.by_dynamo("asks for the words of Dynamo's warning", "compiled", "itself", "part")
 @pytest.mark.parametrize("place", ["itself", "compiled", "part"])
 def test_hooks_that_call_a_module_again_in_the_backward(place: str) -> None:
     """Its first call is uncompiled as well, since the second one is, which has to save the same."""

@@ -46,6 +46,7 @@ PROGRAMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs", "normalise_over_dynamic-plain", "pad-plain", "slice-plain")
 @pytest.mark.sampled(one_in=14)
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
 @pytest.mark.parametrize("name", list(PROGRAMS))
@@ -90,6 +91,7 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.after(x))))
 
 
+@pytest.mark.by_dynamo("counts Dynamo's graphs")
 def test_training_a_block_over_batch_and_sequence(compile: CompileFunction, compiler_name: str) -> None:
     reset_graph_count()
     model = Block()

@@ -53,6 +53,9 @@ def _agree(program: Program, compiled: Any) -> None:
 _SAMPLED = [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.slow) for n in PROGRAMS]
 
 
+@pytest.mark.by_dynamo(
+    "numbers and sizes from data end a graph of the own front end", "gradient_of_a_norm-sizes_as_found"
+)
 @pytest.mark.sampled(one_in=20)
 @pytest.mark.parametrize("dynamic", [None, True], ids=["sizes_as_found", "dynamic"])
 @pytest.mark.parametrize("name", _SAMPLED)
@@ -100,6 +103,7 @@ def _record(function: Any, *args: Any) -> Record:
     return compiled.record  # type: ignore[no-any-return]
 
 
+@pytest.mark.by_dynamo("numbers and sizes from data end a graph of the own front end")
 def test_what_runs_between_segments_is_in_the_record(captured: None, compile: CompileFunction) -> None:
     def program(x: Tensor) -> Tensor:
         return (x.exp() * 2)[x > 0].sin() + 1
@@ -113,6 +117,7 @@ def test_what_runs_between_segments_is_in_the_record(captured: None, compile: Co
     assert len([stage for stage in record.stages if stage.name == "lower"]) == 2
 
 
+@pytest.mark.by_dynamo("numbers and sizes from data end a graph of the own front end")
 def test_control_flow_left_to_torch_is_in_the_record(captured: None, compile: CompileFunction) -> None:
     def program(x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x * 2,)) + 1  # type: ignore[no-any-return]
@@ -121,6 +126,7 @@ def test_control_flow_left_to_torch_is_in_the_record(captured: None, compile: Co
     assert [d.subject[0] for d in decisions if not d.taken] == ["cond"]
 
 
+@pytest.mark.by_dynamo("numbers and sizes from data end a graph of the own front end")
 def test_segments_do_not_wait_for_what_they_do_not_need(captured: None, compile: CompileFunction) -> None:
     def program(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
         k = n.sum().item()
@@ -141,6 +147,7 @@ def test_a_size_that_is_computed_is_not_asked_of_what_comes_later() -> None:
         torch.testing.assert_close(compiled(x, k), program(x, k))
 
 
+@pytest.mark.by_dynamo("numbers and sizes from data end a graph of the own front end")
 def test_failed_traces_leave_no_symbols(captured: None, compile: CompileFunction) -> None:
     def program(x: Tensor) -> Tensor:
         return x.nonzero().float().softmax(0)
@@ -167,6 +174,7 @@ def test_sizes_marked_as_unbacked(compile: CompileFunction) -> None:
         torch.testing.assert_close(compiled(x), program(x))
 
 
+@pytest.mark.by_dynamo("numbers and sizes from data end a graph of the own front end")
 def test_assertions_keep_their_message(captured: None, compile: CompileFunction) -> None:
     def program(x: Tensor, n: Tensor) -> Tensor:
         k = n.sum().item()
@@ -181,6 +189,7 @@ def test_assertions_keep_their_message(captured: None, compile: CompileFunction)
     torch.testing.assert_close(compiled(x, torch.tensor([0, -3])), x * -3)
 
 
+@pytest.mark.by_dynamo("numbers and sizes from data end a graph of the own front end")
 def test_what_torch_cannot_trace_runs_as_it_is(captured: None) -> None:
     def program(x: Tensor) -> Tensor:
         y = x[x > 0]

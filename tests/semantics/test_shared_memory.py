@@ -78,6 +78,7 @@ def _whole(x: Tensor) -> Tensor:
     return x.as_strided((count,), (1,), 0)
 
 
+@pytest.mark.by_dynamo("the own front end makes the calls one by one and does not tell of it")
 def test_a_call_with_shared_memory_is_told_once_and_its_like_are_compiled_otherwise() -> None:
     compiled = lamina.compile(_scaled)
     compiled(*APART())

@@ -96,6 +96,7 @@ def program(compile):
     assert not check(HEAD + program, target).differences
 
 
+@pytest.mark.by_dynamo("is about what Dynamo and AOTAutograd leave to eager")
 def test_a_question_that_only_data_answer_is_a_failure_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dynamo takes such an error of a backend's for a failure, whoever asked."""
 

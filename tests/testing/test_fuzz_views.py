@@ -385,6 +385,7 @@ def test_windows_are_tensors_with_fewer_places_than_elements(shape: tuple[int, .
     assert may_overlap(torch.zeros(16).as_strided(shape, strides)) == (len(set(places)) < len(places))
 
 
+@pytest.mark.by_dynamo("is about what Dynamo and AOTAutograd leave to eager")
 def test_usual_views_are_compiled() -> None:
     """Writes to parts of tensors whose sizes vary, and results that are expanded, stay with the kernels."""
 

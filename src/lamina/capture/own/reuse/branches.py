@@ -54,42 +54,43 @@ def conditional(
     if not all(type(one) is Pending or is_plain(one) for one in (decides, *operands)) or trace.ended is not None:
         return MISSING
     pin_sizes(trace)
-    made = _Branches(trace, recorder, interpret, enters, opened, decides=decides, branches=branches, operands=operands)
-    return made.captured(made.call)
+    given_functions = Given(trace, recorder, interpret, enters, opened)
+    return given_functions.captured(_Branches(given_functions, decides, branches, tuple(operands)).call)
 
 
-class _Branches(Given):
+class _Branches:
     """A call that runs one of two ``branches`` on ``operands``."""
 
-    def __init__(self, *around: Any, decides: torch.Tensor, branches: list[Any], operands: Any) -> None:
-        super().__init__(*around)
-        self.decides, self.branches, self.operands = decides, branches, tuple(operands)
+    def __init__(
+        self, attempt: Given, decides: torch.Tensor, branches: list[Any], operands: tuple[torch.Tensor, ...]
+    ) -> None:
+        self.attempt, self.decides, self.branches, self.operands = attempt, decides, branches, operands
 
     def call(self, around: Segment) -> Any:
         computed, keys, structures, free = [], [], [], []
         for branch in self.branches:
             with without_function_modes():
-                body = Body(around, [look_within(around.fake_of(one)) for one in self.operands], self.recorder)
-            result = self.interpreted(body, torch.is_grad_enabled(), branch, tuple(body.given), {})
+                body = Body(around, [look_within(around.fake_of(one)) for one in self.operands], self.attempt.recorder)
+            result = self.attempt.interpreted(body, torch.is_grad_enabled(), branch, tuple(body.given), {})
             given = taken_apart(result, is_settled)
-            if given is None or self.trace.ended is not None or not given[1]:
-                self.refuse()
+            if given is None or self.attempt.trace.ended is not None or not given[1]:
+                self.attempt.refuse()
             with without_function_modes():
                 if not _are_apart([body.fake_of(one) for one in given[1]], body):
-                    self.refuse()
+                    self.attempt.refuse()
                 graph, key, read = finished(body, given[1])
             computed.append(graph)
             keys.append(key)
             structures.append(given[0])
             free.append(read)
         if structures[0] != structures[1]:
-            self.refuse()
-        known = self.recorder.regions.functions
+            self.attempt.refuse()
+        known = self.attempt.recorder.regions.functions
         key = _COND, *keys, len(free[0]), len(free[1])
         if key not in known:
             known[key] = _call(computed, len(self.operands), len(free[0]))
         with without_function_modes():
-            made = self.recorded(around, known[key], (self.decides, *self.operands, *free[0], *free[1]))
+            made = self.attempt.recorded(around, known[key], (self.decides, *self.operands, *free[0], *free[1]))
         return rebuilt(structures[0], made)
 
 

@@ -68,10 +68,8 @@ def transformed(
         return MISSING
     pin(trace, args, kwargs)
     pin_sizes(trace)
-    made = _Transformed(
-        trace, recorder, interpret, enters, opened, transform=transform, structure=apart[0], operands=apart[1]
-    )
-    return made.captured(made.call)
+    attempt = Given(trace, recorder, interpret, enters, opened)
+    return attempt.captured(_Transformed(attempt, transform, *apart).call)
 
 
 def _made(trace: Trace, maker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -150,23 +148,22 @@ class Given(Attempt):
         return made[0]
 
 
-class _Transformed(Given):
+class _Transformed:
     """The call of a ``transform`` that is given ``operands`` in a structure."""
 
-    def __init__(self, *around: Any, transform: Transform, structure: Any, operands: list[torch.Tensor]) -> None:
-        super().__init__(*around)
-        self.transform, self.structure, self.operands = transform, structure, operands
+    def __init__(self, attempt: Given, transform: Transform, structure: Any, operands: list[torch.Tensor]) -> None:
+        self.attempt, self.transform, self.structure, self.operands = attempt, transform, structure, operands
 
     def call(self, around: Segment) -> Any:
-        recorder = self.recorder
+        recorder = self.attempt.recorder
         with without_function_modes():
             fakes = [around.fake_of(one) for one in self.operands]
             structure, seen, grad = self._probed(around, fakes)
             body = Body(around, seen, recorder)
-        result = self.interpreted(body, grad, self.transform.function, *rebuilt(structure, body.given))
+        result = self.attempt.interpreted(body, grad, self.transform.function, *rebuilt(structure, body.given))
         given = taken_apart(result, is_settled)
-        if given is None or self.trace.ended is not None:
-            self.refuse()
+        if given is None or self.attempt.trace.ended is not None:
+            self.attempt.refuse()
         with without_function_modes():
             computed, told, free = finished(body, given[1])
             key = self.transform.key, self.structure, structure, told, given[0], grad
@@ -174,7 +171,7 @@ class _Transformed(Given):
             if call is None:
                 call = _call(self.transform, self.structure, len(fakes), computed, given[0])
                 recorder.regions.functions[key] = call
-            made = self.recorded(around, call, (*self.operands, *free))
+            made = self.attempt.recorded(around, call, (*self.operands, *free))
         return rebuilt(call.structure, made)
 
     def _probed(self, around: Segment, fakes: list[Any]) -> tuple[Any, list[Look], bool]:
@@ -196,7 +193,7 @@ class _Transformed(Given):
             except Exception:  # eager says what is wrong
                 told.clear()
         if not told:
-            self.refuse()
+            self.attempt.refuse()
         seen: tuple[Any, list[Look], bool] = told[0]
         return seen
 
