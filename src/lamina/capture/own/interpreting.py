@@ -99,7 +99,9 @@ class Interpreting:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         graphs = self.log.graphs
-        recorder = Recorder(self.regions, lambda: _user_line(machine), lambda: machine.watch(), self.fullgraph)
+        recorder = Recorder(
+            self.regions, lambda: _user_line(machine), lambda: machine.watch(), lambda: machine.goes_on, self.fullgraph
+        )
         varying = self.versions.varying
         trace = Trace(lambda: self._line_of(machine), state_of_torch(), varying) if self.versions.traced else None
         recorder.trace = trace

@@ -273,6 +273,11 @@ class Machine:
                 return True
         return False
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the program may go on after an exception of an instruction in progress."""
+        return any(map(_may_go_on, self.frames))
+
     def _caught_when_settled(self, frame: Frame, error: BaseException) -> None:
         found = self._settled(error)
         if not self._caught(frame, found):

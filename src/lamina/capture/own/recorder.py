@@ -65,6 +65,15 @@ _OF_ONE_ELEMENT = frozenset(("item", "__bool__", "__int__", "__float__", "is_non
 """Questions for values that raise for tensors of more elements than one."""
 
 
+class _Apart(Exception):
+    """A call that may raise what the program handles follows a write to what was there before the graph, or ``writes``
+    to that itself.
+    """
+
+    def __init__(self, writes: bool) -> None:
+        self.writes = writes
+
+
 class _Broken(Unhandled):
     """Ends a call whose graph would end before it does."""
 
@@ -73,9 +82,10 @@ class Recorder(TorchFunctionMode):
     """A function mode: what is called under it becomes nodes of a graph, whose results are pending tensors.
 
     ``place`` gives the user's line, as a stack trace of it, for each node. ``handled`` is asked where a call may raise
-    for what is in its operands: whether the program may catch that. ``left``: the program has entered modes of its own,
-    so that nothing is recorded. With ``whole`` what cannot be recorded ends the call: ``broken`` says what it is.
-    ``unhandled`` is the class of what has ended a graph, and is to end the call even if native code handles it.
+    for what is in its operands: whether the program may catch that, and then whether it ``goes_on``. ``left``: the
+    program has entered modes of its own, so that nothing is recorded. With ``whole`` what cannot be recorded ends the
+    call: ``broken`` says what it is. ``unhandled`` is the class of what has ended a graph, and is to end the call even
+    if native code handles it.
     ``trace`` is told of graphs that run and of calls that do not go into one, ``told`` of what ends a graph; ``seen``
     counts the calls that came here.
     """
@@ -84,10 +94,15 @@ class Recorder(TorchFunctionMode):
     """Why the last call could not be recorded, where more than its name tells (``reasons.OWN_CAUSES``)."""
 
     def __init__(
-        self, regions: Regions, place: Callable[[], str], handled: Callable[[], bool], whole: bool = False
+        self,
+        regions: Regions,
+        place: Callable[[], str],
+        handled: Callable[[], bool],
+        goes_on: Callable[[], bool],
+        whole: bool = False,
     ) -> None:
         super().__init__()
-        self.regions, self.place, self.handled, self.whole = regions, place, handled, whole
+        self.regions, self.place, self.handled, self.goes_on, self.whole = regions, place, handled, goes_on, whole
         self.hooks = hooks_on_saved_tensors()
         self.casts = KeptCasts()
         self.broken = ""
@@ -213,11 +228,23 @@ class Recorder(TorchFunctionMode):
             return None
         if self.segment is not None and self.segment.state[1] != autocast_states():
             self.end("a call in another state of autocast", always=True)
+        if (
+            self.watching
+            and self.segment is not None
+            and self.segment.writes_to_outside(written_by(func, args, kwargs))
+        ):
+            self.settle()  # what raises does so before the write
         segment = self.segment or Segment(self.regions.fakes())
         if func is torch.full and kwargs.get("dtype") is torch.bool and len(args) == 2 and type(args[1]) is bool:
             args = args[0], int(args[1])  # one graph for both: what it is full of may be an input
-        with segment:
-            return self._put_into(segment, func, args, kwargs)
+        try:
+            with segment:
+                return self._put_into(segment, func, args, kwargs)
+        except _Apart as apart:
+            if apart.writes:
+                return None
+            self.end("a call that may raise what the program handles, after a write")
+            return self.recorded(func, args, kwargs)
 
     def _put_into(
         self, segment: Segment, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -249,22 +276,13 @@ class Recorder(TorchFunctionMode):
             return None
         self.segment = segment
         if self.trace is not None:
-            segment.forget_pinned(self.trace.learning.is_learnt)
-            for number in self.trace.learning.learnt_in((*args, *kwargs.values())):
-                if is_size(number, self.trace):
-                    continue
-                made = None if id(number) in segment.learnt else self.trace.learning.as_tensor(number, of_floats=True)
-                if made is not None:
-                    segment.learns(number, made)
+            self._have_numbers(segment, (*args, *kwargs.values()))
         op, target = target_of(func)
         if target is getattr:
             fake_args = (fake_args[0], name_of(func))
         node = self._node(op, target, fake_args, fake_kwargs)
-        segment.draws = segment.draws or draws
         if written:
-            segment.note_writes(written, records)
             segment.trials.written[node] = tuple(segment.nodes[id(_fake_of(target, segment))] for target in written)
-        self.regions.calls += 1
         results: Any
         if name_of(func) == "__setitem__" or writes_to_list(func):
             results = None
@@ -274,8 +292,38 @@ class Recorder(TorchFunctionMode):
         else:
             results = self._results(found, node, {id(_fake_of(t, segment)): t for t in flat((args, kwargs))})
         if not is_quiet(node):  # which asks what the node gives
-            segment.watched = self.handled() or segment.watched
+            self._note_loud(node, segment, written)
+        segment.draws = segment.draws or draws
+        if written:
+            segment.note_writes(written, records)
+        self.regions.calls += 1
         return (results,)
+
+    def _have_numbers(self, segment: Segment, operands: tuple[Any, ...]) -> None:
+        """Have the learnt numbers among the operands of a call as inputs."""
+        segment.forget_pinned(self.trace.learning.is_learnt)
+        for number in self.trace.learning.learnt_in(operands):
+            if is_size(number, self.trace):
+                continue
+            made = None if id(number) in segment.learnt else self.trace.learning.as_tensor(number, of_floats=True)
+            if made is not None:
+                segment.learns(number, made)
+
+    def _note_loud(self, node: Node, segment: Segment, written: tuple[Any, ...]) -> None:
+        """Note a call that may raise for what its operands hold, and that writes to what is ``written``.
+
+        Raises ``_Apart`` where what was computed before it could not be computed again.
+        """
+        segment.watched = self.handled() or segment.watched
+        if not self.goes_on():
+            return
+        writes = segment.writes_to_outside(written)
+        if writes or segment.writes_outside:
+            with without_function_modes():
+                quiet = segment.raises_nothing()
+            if not quiet:
+                raise _Apart(writes)
+        segment.handled.append(node)
 
     def _refuse_in_attempt(self, writes: bool, draws: bool) -> None:
         """End an attempt that comes to a call which writes, or which draws what another run would not draw."""

@@ -18,6 +18,7 @@ from lamina.capture.own.reuse.run import Run
 from lamina.capture.own.saved_tensors.torch_private import HookedAs
 from lamina.capture.own.segment import Segment, is_quiet
 from lamina.capture.own.torch_private import SET_GRAD, is_from_a_hook, without_function_modes
+from lamina.capture.own.trials import Tried
 from lamina.capture.own.writing import Writing
 
 __all__ = ["fill", "rescue"]
@@ -34,6 +35,8 @@ def fill(
             run = regions.of(segment, key, outputs, partial(pin, trace))
             if run is None:
                 return
+            spoils = segment.writes_outside or segment.draws
+            trial = segment.trial() if trace is not None and segment.handled and spoils else None
             ready = run.chosen(segment.inputs) if isinstance(run, Writing) else run
             segment.begin()
             computed = ready(*segment.inputs)[: len(alive)]  # the others are there so that their errors are
@@ -59,12 +62,15 @@ def fill(
         for made in alive:
             become(made, results)
     if trace is not None and run is not None:
-        _tell(trace, segment, run, alive, aliased)
+        _tell(trace, segment, run, trial, alive, aliased)
 
 
-def _tell(trace: Any, segment: Segment, run: Callable[..., Any], alive: list[Pending], aliased: bool) -> None:
+def _tell(
+    trace: Any, segment: Segment, run: Callable[..., Any], trial: Tried | None, alive: list[Pending], aliased: bool
+) -> None:
     """Tell the trace of a graph that has run."""
     numbers: tuple[int, ...] = ()
+    of_these_sizes = run
     if trace.sizes is not None:
         if aliased:
             pin_sizes(trace)
@@ -80,6 +86,8 @@ def _tell(trace: Any, segment: Segment, run: Callable[..., Any], alive: list[Pen
             autocast=segment.state[1],
             draws=segment.draws,
             writes=segment.writes_outside,
+            handled=bool(segment.handled),
+            trial=trial if run is of_these_sizes else None,
             aliased=aliased,
             numbers=numbers,
             written=tuple(segment.inputs[at] for at in segment.written()) if segment.writes else (),

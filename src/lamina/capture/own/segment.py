@@ -28,7 +28,7 @@ from lamina.capture.own.torch_private import (
     settings,
     unhooked,
 )
-from lamina.capture.own.trials import Trials
+from lamina.capture.own.trials import Trials, Tried
 from lamina.capture.own.writing import Pair, part_of
 from lamina.ops.raising import holds
 
@@ -38,7 +38,8 @@ __all__ = ["Examples", "Segment", "inputs_first", "is_quiet"]
 class Segment:
     """A graph in the making, with the tensors that it reads and those that it computes.
 
-    Results at the places ``unseen`` are read by other graphs of the call only.
+    Results at the places ``unseen`` are read by other graphs of the call only. ``handled`` are calls that may raise
+    what the program goes on after.
     """
 
     def __init__(self, stand_ins: Fakes) -> None:
@@ -58,6 +59,7 @@ class Segment:
         self.state = (torch.is_grad_enabled(), autocast_states(), settings())
         self.draws = self.writes = self.writes_outside = self.records = self.watched = self.switches = False
         self.started = self.failed = self.is_part = False
+        self.handled: list[Node] = []
         self.generators: dict[torch.device, torch.Tensor] = {}
         self.marks: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         self.trials = Trials()
@@ -103,17 +105,21 @@ class Segment:
         for device, state in self.generators.items():
             set_rng_state(state, device)
 
+    def writes_to_outside(self, targets: Sequence[torch.Tensor]) -> bool:
+        """Whether one of the ``targets`` of a write was there before the graph, or may share memory with what was."""
+        made = [self.fake_of(target) for target in targets if type(target) is Pending]
+        if len(made) < len(targets):
+            return True
+        given = {storage_of(fake) for fake in self.fakes if fake.layout is torch.strided} if made else set()
+        return any(fake.layout is not torch.strided or storage_of(fake) in given for fake in made)
+
     def note_writes(self, targets: Sequence[torch.Tensor], records: bool) -> None:
         """A call writes to ``targets``, to which it gives a history if it ``records`` one.
 
         What is written ``outside`` of the graph's own results is not written again if the graph raises.
         """
         self.writes = True
-        if not self.writes_outside:
-            given = {storage_of(fake) for fake in self.fakes if fake.layout is torch.strided}
-            made = [self.fake_of(target) for target in targets if type(target) is Pending]
-            own = all(fake.layout is torch.strided and storage_of(fake) not in given for fake in made)
-            self.writes_outside = len(made) < len(targets) or not own
+        self.writes_outside = self.writes_outside or self.writes_to_outside(targets)
         self.records = self.records or records
         if self._written is not None:
             self._written.update(map(id, targets))
@@ -203,6 +209,11 @@ class Segment:
         with contextlib.suppress(Exception):
             self.watched = self.trials.fail(self.graph.nodes, given, _is_loud)
         return not self.watched
+
+    def trial(self) -> Tried | None:
+        """What tells of inputs whether a call raises what the program goes on after; None if it does not of these."""
+        tried = Tried(self.graph, self.handled, self.trials.written)
+        return tried if tried.hold(*self.inputs) else None
 
     def module(self, anew: bool = False) -> tuple[GraphModule, list[Any], Any]:
         """The graph, its inputs without values and the mode of those.

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Reversible, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Reversible, Sequence
 from itertools import takewhile
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from lamina.base.devices import kind_of
 from lamina.base.drawing import may_draw
 from lamina.base.torch_private import storage_of
 from lamina.capture.own.torch_calls import name_of
+from lamina.capture.own.writing import Anew
 
-__all__ = ["SMALL", "Trials"]
+__all__ = ["SMALL", "Trials", "Tried"]
 
 SMALL = 4096
 """Elements of a tensor that is computed to know whether it is a valid index, and of the memory that a tried write takes
@@ -51,15 +52,17 @@ class Trials:
         self.written: dict[Node, tuple[Node, ...]] = {}
         self._memories: set[int] = set()
         self._last: Node | None = None
+        self._failed = False
 
     def fail(self, nodes: Reversible[Node], given: Mapping[Node, torch.Tensor], loud: Callable[[Node], bool]) -> bool:
         """Whether one of those of the ``nodes`` that are new raises, or may, with the inputs ``given``: ``loud`` says
-        which may at all. No function mode is to be on.
+        which may at all. No function mode is to be on. Once one has, that stays so.
         """
         new = list(takewhile(lambda node: node is not self._last, reversed(nodes)))
         self._last = new[0] if new else self._last
         with torch.no_grad():
-            return any(self._fails(node, given, loud(node)) for node in reversed(new))
+            self._failed = self._failed or any(self._fails(node, given, loud(node)) for node in reversed(new))
+        return self._failed
 
     def _fails(self, node: Node, given: Mapping[Node, torch.Tensor], loud: bool) -> bool:
         if node.op == "placeholder":
@@ -147,6 +150,33 @@ class Trials:
         except Exception:
             return False
         return True
+
+
+class Tried:
+    """Calls of a compiled graph that may raise: whether the inputs are such that none of the ``loud`` ones does.
+
+    ``written`` are nodes that write, as those of ``Trials``.
+    """
+
+    def __init__(self, graph: Graph, loud: Iterable[Node], written: Mapping[Node, tuple[Node, ...]]) -> None:
+        self.nodes, self.loud, self.written = [*graph.nodes], frozenset(loud), dict(written)
+        self.inputs = [node for node in self.nodes if node.op == "placeholder"]
+
+    def hold(self, *inputs: torch.Tensor) -> bool:
+        """Whether they are."""
+        trials = Trials()
+        trials.written = self.written
+        return not trials.fail(self.nodes, dict(zip(self.inputs, inputs, strict=True)), self.loud.__contains__)
+
+    def before(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """``run`` for such inputs; raises ``Anew`` for others."""
+
+        def called(*inputs: Any) -> Any:
+            if not self.hold(*inputs):
+                raise Anew
+            return run(*inputs)
+
+        return called
 
 
 def _name(node: Node) -> str:

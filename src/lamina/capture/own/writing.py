@@ -17,6 +17,7 @@ from lamina.capture.own.torch_calls import in_place, name_of, writes_to_list
 
 __all__ = [
     "NORMS",
+    "Anew",
     "Meeting",
     "Pair",
     "Writing",
@@ -143,7 +144,11 @@ def _moved(part: tuple[int, int], whole: torch.Tensor, sign: int = 1) -> tuple[i
     return part[0] + start, part[1] + start
 
 
-class Meeting(Exception):
+class Anew(Exception):
+    """A graph has not written to anything yet: the call can be begun anew."""
+
+
+class Meeting(Anew):
     """A call would write to memory that it reads by another input."""
 
 

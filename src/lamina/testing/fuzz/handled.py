@@ -46,7 +46,8 @@ def program(compile):
 """,
         {
             "inside": ("<raises>", "log.append(1)\n    <raises>", "<switch>\n    <raises>"),
-            "before": ("", "", "y.add_(1)", "<switch>", "log.append(y)", "pause()", "x.detach().mul_(2)"),
+            "before": ("", "", "y.add_(1)", "<switch>", "log.append(y)", "pause()", "<written>"),
+            "written": ("x.detach().mul_(2)", "log.append(x + 1)\n    x.data.add_(1)", "i.add_(0)\n    y = x * 3"),
             "tried": ("<except>", "<except>", "<finally>", "<suppressed>", "<nested>", "<looped>", "<called>"),
             "except": (
                 "try:\n        <body>\n    except <kinds>:\n        <handler>",
@@ -84,6 +85,8 @@ def program(compile):
                 "<raises>\n        <switch>",
                 "y.mul_(2)\n        <raises>\n        y.add_(1)",
                 "log.append(0)\n        <raises>\n        log.append(1)",
+                "x.detach().mul_(2)\n        y = x + 1\n        <raises>\n        x.detach().add_(1)",
+                "<raises>\n        x.detach().mul_(3)\n        <raises>",
                 "pause()\n        <raises>",
             ),
             "raises": ("<of_values>", "<of_values>", "<of_dtypes>", "<of_shapes>", "<of_numbers>", "<of_python>"),

@@ -23,7 +23,7 @@ from lamina.capture.own.reuse.paths import Node, joined, program
 from lamina.capture.own.reuse.run import Ran
 from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.own.torch_private import SET_GRAD, autocast_states, is_from_a_hook, is_wrapped, settings
-from lamina.capture.own.writing import Meeting
+from lamina.capture.own.writing import Anew
 
 __all__ = ["Driver", "Miss", "Run", "cannot_tell", "state_of_torch"]
 
@@ -203,7 +203,7 @@ class Driver:
             **self.names.objects, "gone": Miss(None), "another": Miss(None, learnt=True), "state": state_of_torch,
             "is_wrapped": is_wrapped, "is_leaf": is_leaf, "new": object.__new__, "constant_key": constant_key,
             "bound": MethodType, "within": _within, "distinct": distinct, "hooked": is_from_a_hook,
-            "meeting": Meeting,
+            "anew": Anew,
         }  # fmt: skip
 
     def _compiled(self, source: str, facts: list[Fact], **names: Any) -> Run:
@@ -227,7 +227,7 @@ def _text(root: Node) -> tuple[str, list[Fact]]:
             *head,
             *body,
             "    except Exception as error:",
-            "        if spoiled and type(error) is not meeting or hooked(error): raise",
+            "        if spoiled and not isinstance(error, anew) or hooked(error): raise",
             "        return gone",
             "",
         )

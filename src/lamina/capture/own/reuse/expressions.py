@@ -65,6 +65,8 @@ class Path:
             return f"{step.ref.name} = {function}({', '.join(operands)})"
         if first and isinstance(step.run, Writing) and step.run.pairs:
             function = f"{function}.unless_they_meet"
+        if step.trial is not None:
+            function = f"{self.names.object(step.trial)}.before({function})"
         given = ", ".join(step.given)
         inputs = f"({given}{',' if given else ''})"
         called = self._within(step, function, inputs) or f"{function}({given})"

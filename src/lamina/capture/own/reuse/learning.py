@@ -86,6 +86,10 @@ class Learning:
         """A graph was run."""
         if self.trace.ended is not None:
             return
+        spoils = run.writes or run.draws
+        if run.handled and (self.spoils is not None or (spoils and run.trial is None)):
+            self.trace.end("what may raise what the program handles follows what has written or drawn")
+            return
         given = (*map(self.ref, run.inputs), *map(self.ref, run.numbers))
         if None in given:
             self.trace.end("it is not known where a tensor comes from")
@@ -105,8 +109,9 @@ class Learning:
                 len(run.results),
                 run.grad if run.switches or run.grad is not self.trace.state[0] else None,
                 run.aliased,
-                run.writes or run.draws,
+                spoils,
                 None if run.autocast == self.trace.state[1] else run.autocast,
+                trial=run.trial if run.handled and spoils else None,
             )
         )
 

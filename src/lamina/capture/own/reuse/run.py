@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from lamina.capture.own.trials import Tried
+
 __all__ = ["Called", "Ran", "Run"]
 
 
@@ -17,7 +19,8 @@ class Run:
 
     ``switches``: it changes the grad mode within; ``draws``: it draws random numbers; ``writes``: it writes to
     tensors; ``aliased``: a result was an input, or another result, of which a view was made. ``numbers``: integers
-    that it is given after its inputs. ``written``: the inputs that it may write to.
+    that it is given after its inputs. ``written``: the inputs that it may write to. ``handled``: it may raise what the
+    program goes on after, and is known not to where there is a ``trial`` and that holds.
     """
 
     run: Callable[..., Any]
@@ -31,6 +34,8 @@ class Run:
     aliased: bool
     numbers: tuple[int, ...] = ()
     written: tuple[torch.Tensor, ...] = ()
+    handled: bool = False
+    trial: Tried | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class Ran:
     """The same as a step of a trace: ``given`` are variables of the driver, ``results`` is the number of results.
 
     ``within`` and ``autocast`` are the grad mode and autocast's state, None for those in which the call began.
+    ``trial`` is as that of ``Run``; where it does not hold, the interpreter makes the call.
     """
 
     run: Callable[..., Any]
@@ -65,3 +71,4 @@ class Ran:
     aliased: bool
     spoils: bool
     autocast: tuple[Any, ...] | None = None
+    trial: Tried | None = None
