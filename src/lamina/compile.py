@@ -187,7 +187,7 @@ def lamina_backend(
         guarded(gm, partial(note_behind_torch, gm, log), refused_in_eager, settings.strict, log.record)
         compiler = _Compiler(settings, lamina, log.record)
         compiler.graphs = log.graphs
-        return compiled_graph(compiler, gm, example_inputs, log)
+        return compiled_graph(compiler, gm, example_inputs, log, settings.strict)
     except LaminaError as error:
         raise passed_through(error) from error.__cause__
 

@@ -5,10 +5,18 @@ The exception is marked by what raises it; a caller that has the captured progra
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from torch.fx import GraphModule
 
-__all__ = ["is_retryable", "set_retryable", "set_retryable_unless_told", "writes_to_inputs"]
+__all__ = [
+    "CALLER",
+    "is_retryable",
+    "set_retryable",
+    "set_retryable_unless_told",
+    "writes_to_inputs",
+]
 
 _NAME = "__lamina_retryable__"
 
@@ -32,3 +40,12 @@ def is_retryable(error: BaseException) -> bool:
 def writes_to_inputs(gm: GraphModule) -> bool:
     """Whether the functional graph ``gm`` writes to inputs: by copies of new values, after all else."""
     return bool(gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default))
+
+
+class _Caller(threading.local):
+    """``takes_errors``: what calls a graph in this thread does something else where that raises a retryable error."""
+
+    takes_errors = False
+
+
+CALLER = _Caller()

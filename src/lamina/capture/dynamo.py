@@ -20,6 +20,7 @@ from lamina.capture.compiled_before.torch_private import uncompiled
 from lamina.capture.entry.torch_private import improve_entry
 from lamina.capture.events.torch_private import note_fixed_sizes, watch_frames
 from lamina.capture.external_state.torch_private import guard_unguarded, is_guarded
+from lamina.capture.graph_errors.torch_private import keep_changes, rerun_frames
 from lamina.capture.log import CaptureLog
 from lamina.capture.modes.torch_private import refused_trace, traced_function
 from lamina.capture.module import is_transparent, original_of, transparent
@@ -133,6 +134,7 @@ def _guard_empty() -> None:
 
 guard_without_graph(_guard_empty, is_guarded)
 watch_frames()
+rerun_frames()
 
 
 class _Backend:
@@ -162,7 +164,7 @@ class _Backend:
         try:
             noting = functools.partial(note_capture, gm, self.record)
             guarded(gm, noting, self.refused_in_eager, self.strict, self.record)
-            return compiled_graph(self.compiler, gm, example_inputs, self.log)
+            return compiled_graph(self.compiler, gm, example_inputs, self.log, self.strict)
         except LaminaError as error:
             raise passed_through(error) from error.__cause__
 
@@ -193,15 +195,18 @@ def _captured_at(gm: torch.fx.GraphModule, record: Record) -> float:
 
 
 def compiled_graph(
-    compiler: Backend, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], log: CaptureLog
+    compiler: Backend, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], log: CaptureLog, strict: bool = False
 ) -> Callable[..., Any]:
-    """What ``compiler`` makes of a captured graph, with what capture fixed, and the seconds of no stage, in ``log``."""
+    """What ``compiler`` makes of a captured graph, with what capture fixed, and the seconds of no stage, in ``log``.
+
+    With ``strict`` an error of the graph is raised that eager does not have.
+    """
     log.graphs += 1
     before = log.record.booked()
     start = _captured_at(gm, log.record)
     try:
         with _unlimited():  # the limit is for capture
-            return unseen(compiler(gm, example_inputs))
+            return keep_changes(unseen(compiler(gm, example_inputs)), gm, log, strict)
     finally:
         log.returned = time.perf_counter()
         with log.record.harmless("other"):

@@ -9,6 +9,7 @@ __all__ = [
     "BY_CALLS",
     "BY_DYNAMO",
     "BY_EAGER",
+    "CHANGES_LOST",
     "FORGOTTEN",
     "FRAMES",
     "INTEGERS_ARE_FIXED",
@@ -205,4 +206,12 @@ IN_PARTS = FRAMES.add(
     "With capture own, what a model computes by equal blocks is compiled for one of them and called for each. The "
     "graph is cut at the same place of each block, where few tensors are needed later.",
     "compile with fullgraph=True to have one graph",
+)
+CHANGES_LOST = FRAMES.add(
+    26,
+    "its graph raised {error} before the changes of objects that the program makes before that, which are lost",
+    "Dynamo has a graph compute all tensors first, and changes lists, dictionaries and attributes after it. Where the "
+    "graph raises, Python runs the function again from its begin, so that changes before the error are made; not where "
+    "it may have written to tensors by then, calls an operator of the program's or switches settings of torch's.",
+    'compile with options={"capture": "own"}, or check what raises before the compiled function is called',
 )

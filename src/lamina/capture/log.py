@@ -14,6 +14,7 @@ from lamina.base.reasons import Reason
 from lamina.base.user_warnings import calling_line, calling_place, warn_user
 from lamina.capture.breaks import break_reason, is_torchs, user_frame, user_place
 from lamina.capture.frame_reasons import (
+    CHANGES_LOST,
     NO_TENSOR_CALLS,
     NOTHING_CAPTURED,
     PASSED_OVER,
@@ -115,6 +116,15 @@ class CaptureLog:
         self.record.note("", "capture", Decision("capture", (function,), False, reason, self.called_at()))
         self._nothing_told = True
         warn_user(f"lamina runs {function} uncompiled {when}: {why}", why.remedy if isinstance(why, Reason) else "")
+
+    def changes_lost(self, function: str, error: str) -> None:
+        """An ``error`` of the graph of ``function`` came before what the program changes before it."""
+        reason = CHANGES_LOST(error=error)
+        decision = Decision("capture", (function,), False, reason, self.called_at())
+        if (key := (decision.kind, function, reason)) not in self._noted:
+            self._noted.add(key)
+            self.record.note("", "capture", decision)
+            warn_user(f"lamina: {function}: {reason}", reason.remedy)
 
     def tell_nothing_compiled(self) -> None:
         """Warn once if there is no graph after a call of the callable although parts of it were tried."""

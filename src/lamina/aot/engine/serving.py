@@ -19,7 +19,7 @@ from lamina.aot.engine.torch_private import never_captured
 from lamina.base.reasons import Reason
 from lamina.base.recipes import made_of
 from lamina.base.recovery import brief
-from lamina.base.retryable import is_retryable, set_retryable
+from lamina.base.retryable import CALLER, is_retryable, set_retryable
 from lamina.base.torch_private import set_versions, storage_of, version_of
 
 __all__ = [
@@ -226,9 +226,11 @@ def raising_as_captured(
         except Exception as error:
             if not is_retryable(error):
                 raise
+            set_versions([inputs[place] for place in written], versions)
+            if CALLER.takes_errors:
+                raise
             set_retryable(error, False)
             raised = error
-        set_versions([inputs[place] for place in written], versions)
         results = captured(*inputs)
         if strict:
             raise raised

@@ -237,8 +237,6 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
             if callback.unsettled:
                 ended = set_callback(None)
                 callback.finished()
-            if within_autocast() != autocast:  # is a dispatch key, and the function's own to leave switched
-                left = autocast_kept()
             return result
         except (Unsupported, UncapturedHigherOrderOpError, UserError) as error:
             ended = set_callback(None)
@@ -251,6 +249,8 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
         finally:
             if (set_callback(None) if ended is True else ended) is None:  # an error in the callback has taken it away
                 take_off_hook()
+            if within_autocast() != autocast:  # is a dispatch key, and the function's own to leave switched
+                left = autocast_kept()
             if fullgraph:
                 set_strict(was_strict)
                 if counts:

@@ -21,7 +21,7 @@ from lamina.base.lowering import is_programs_own
 from lamina.base.write_conflicts import write_conflict
 from lamina.capture.bytecode import instructions
 
-__all__ = ["caught_errors"]
+__all__ = ["caught_errors", "looks_at_values"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
@@ -61,7 +61,12 @@ def _may_raise(node: Node) -> bool:
     if name in ("getitem", "setitem"):  # numbers and slices are checked as the graph is captured
         index = node.args[1]
         return any(isinstance(i, Node) for i in (index if isinstance(index, (tuple, list)) else (index,)))
-    return _RAISING.search(name) is not None or is_programs_own(node.target) or write_conflict(node) is not None
+    return looks_at_values(node) or write_conflict(node) is not None
+
+
+def looks_at_values(node: Node) -> bool:
+    """Whether a call looks at the values of its operands, and refuses some, as far as its name tells."""
+    return _RAISING.search(_name(node)) is not None or is_programs_own(node.target)
 
 
 def _places(node: Node) -> Iterable[tuple[str, int]]:

@@ -6,9 +6,21 @@ from typing import Any
 
 import torch
 
+from lamina.base.modes import autocast_depth
 from lamina.capture.own.torch_private import autocast_states
 
-__all__ = ["Autocast"]
+__all__ = ["Autocast", "switch_autocast"]
+
+
+def switch_autocast(states: tuple[Any, ...], depth: int | None = None) -> None:
+    """Set autocast, and so many levels of it as ``depth`` says."""
+    *kinds, cached = states
+    for kind, enabled, dtype in kinds:
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+    torch.set_autocast_cache_enabled(cached)
+    while depth is not None and autocast_depth() < depth:
+        torch.autocast_increment_nesting()
 
 
 class Autocast:
@@ -17,21 +29,14 @@ class Autocast:
     def __init__(self, states: tuple[Any, ...]) -> None:
         self.states = states
 
-    def _set(self, states: tuple[Any, ...]) -> None:
-        *kinds, cached = states
-        for kind, enabled, dtype in kinds:
-            torch.set_autocast_enabled(kind, enabled)
-            torch.set_autocast_dtype(kind, dtype)
-        torch.set_autocast_cache_enabled(cached)
-
     def __enter__(self) -> None:
         self.before = autocast_states()
         if self.before != self.states:
             torch.autocast_increment_nesting()
-            self._set(self.states)
+            switch_autocast(self.states)
 
     def __exit__(self, *error: object) -> None:
         if self.before != self.states:
             if torch.autocast_decrement_nesting() == 0:
                 torch.clear_autocast_cache()
-            self._set(self.before)
+            switch_autocast(self.before)

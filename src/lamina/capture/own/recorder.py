@@ -17,6 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 from lamina.base.drawing import may_draw
 from lamina.base.torch_private import is_functional
+from lamina.capture.modes.handlers import looks_at_values
+from lamina.capture.own.autocast import switch_autocast
 from lamina.capture.own.blocks import Parts, part_of_graph, parts_of
 from lamina.capture.own.checkpoints.torch_private import checkpointed_parts, mark_checkpointed
 from lamina.capture.own.fakes import OTHER_KIND, NotHeld, kind_of_look, look
@@ -315,7 +317,7 @@ class Recorder(TorchFunctionMode):
         Raises ``_Apart`` where what was computed before it could not be computed again.
         """
         segment.watched = self.handled() or segment.watched
-        if not self.goes_on():
+        if not looks_at_values(node) or not self.goes_on():
             return
         writes = segment.writes_to_outside(written)
         if writes or segment.writes_outside:
@@ -460,6 +462,8 @@ class Recorder(TorchFunctionMode):
         except BaseException as error:
             if not segment.failed:  # else it is as at the call that raised
                 SET_GRAD(grad)
+            if segment.left_at is not None:
+                switch_autocast(segment.state[1], segment.depth)
             self.unhandled = type(error) if isinstance(error, Unhandled) else self.unhandled
             nodes = dict(zip(map(id, alive), outputs, strict=False))
             left = {id(one): one for one in (*alive, *waiting, made) if type(one) is Pending}
@@ -485,7 +489,7 @@ class Recorder(TorchFunctionMode):
             try:
                 self._fill(part, [alive[node] for node in wanted], outputs)
             finally:
-                segment.failed = part.failed
+                segment.failed, segment.left_at = part.failed, part.left_at
 
     @property
     def watching(self) -> bool:

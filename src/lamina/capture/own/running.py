@@ -35,8 +35,7 @@ def fill(
             run = regions.of(segment, key, outputs, partial(pin, trace))
             if run is None:
                 return
-            spoils = segment.writes_outside or segment.draws
-            trial = segment.trial() if trace is not None and segment.handled and spoils else None
+            trial = segment.trial() if trace is not None and segment.handled and segment.writes_outside else None
             ready = run.chosen(segment.inputs) if isinstance(run, Writing) else run
             segment.begin()
             computed = ready(*segment.inputs)[: len(alive)]  # the others are there so that their errors are
@@ -53,6 +52,7 @@ def fill(
             segment.failed = True
             if place is not None and not is_quiet(place):  # no block that would switch it back is left since
                 grad = torch.is_grad_enabled()
+                segment.left_at = place
         finally:
             SET_GRAD(grad)
         if failed is not None:

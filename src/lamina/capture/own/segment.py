@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
 from lamina.base.devices import kind_of
+from lamina.base.modes import autocast_depth
 from lamina.base.overlap import meet
 from lamina.base.rng_state import rng_state, set_rng_state
 from lamina.base.source import operation_name
@@ -39,7 +40,7 @@ class Segment:
     """A graph in the making, with the tensors that it reads and those that it computes.
 
     Results at the places ``unseen`` are read by other graphs of the call only. ``handled`` are calls that may raise
-    what the program goes on after.
+    what the program goes on after. ``left_at`` is the call that raised, whose modes are those of the program then.
     """
 
     def __init__(self, stand_ins: Fakes) -> None:
@@ -59,6 +60,8 @@ class Segment:
         self.state = (torch.is_grad_enabled(), autocast_states(), settings())
         self.draws = self.writes = self.writes_outside = self.records = self.watched = self.switches = False
         self.started = self.failed = self.is_part = False
+        self.left_at: Node | None = None
+        self.depth = autocast_depth()
         self.handled: list[Node] = []
         self.generators: dict[torch.device, torch.Tensor] = {}
         self.marks: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []

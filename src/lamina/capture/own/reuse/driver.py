@@ -20,7 +20,7 @@ from lamina.capture.own.reuse.asking import Line, Names, asked, condition
 from lamina.capture.own.reuse.expressions import Path
 from lamina.capture.own.reuse.facts import Fact, Facts, Place, constant_key
 from lamina.capture.own.reuse.paths import Node, joined, program
-from lamina.capture.own.reuse.run import Ran
+from lamina.capture.own.reuse.run import Ran, begun_anew
 from lamina.capture.own.reuse.trace import Trace
 from lamina.capture.own.torch_private import SET_GRAD, autocast_states, is_from_a_hook, is_wrapped, settings
 from lamina.capture.own.writing import Anew
@@ -203,7 +203,7 @@ class Driver:
             **self.names.objects, "gone": Miss(None), "another": Miss(None, learnt=True), "state": state_of_torch,
             "is_wrapped": is_wrapped, "is_leaf": is_leaf, "new": object.__new__, "constant_key": constant_key,
             "bound": MethodType, "within": _within, "distinct": distinct, "hooked": is_from_a_hook,
-            "anew": Anew,
+            "anew": Anew, "begun_anew": begun_anew,
         }  # fmt: skip
 
     def _compiled(self, source: str, facts: list[Fact], **names: Any) -> Run:

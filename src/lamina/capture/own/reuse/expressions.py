@@ -67,6 +67,8 @@ class Path:
             function = f"{function}.unless_they_meet"
         if step.trial is not None:
             function = f"{self.names.object(step.trial)}.before({function})"
+        if first and step.begins_anew:
+            function = f"begun_anew({function})"
         given = ", ".join(step.given)
         inputs = f"({given}{',' if given else ''})"
         called = self._within(step, function, inputs) or f"{function}({given})"

@@ -87,7 +87,7 @@ class Learning:
         if self.trace.ended is not None:
             return
         spoils = run.writes or run.draws
-        if run.handled and (self.spoils is not None or (spoils and run.trial is None)):
+        if run.handled and (self.spoils is not None or (run.writes and run.trial is None)):
             self.trace.end("what may raise what the program handles follows what has written or drawn")
             return
         given = (*map(self.ref, run.inputs), *map(self.ref, run.numbers))
@@ -111,7 +111,8 @@ class Learning:
                 run.aliased,
                 spoils,
                 None if run.autocast == self.trace.state[1] else run.autocast,
-                trial=run.trial if run.handled and spoils else None,
+                trial=run.trial,
+                begins_anew=run.handled and run.draws and not run.writes,
             )
         )
 

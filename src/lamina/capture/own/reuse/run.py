@@ -8,9 +8,13 @@ from typing import Any
 
 import torch
 
+from lamina.base.devices import kind_of
+from lamina.base.rng_state import rng_state, set_rng_state
+from lamina.capture.own.torch_private import is_from_a_hook
 from lamina.capture.own.trials import Tried
+from lamina.capture.own.writing import Anew
 
-__all__ = ["Called", "Ran", "Run"]
+__all__ = ["Called", "Ran", "Run", "begun_anew"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,8 @@ class Ran:
     """The same as a step of a trace: ``given`` are variables of the driver, ``results`` is the number of results.
 
     ``within`` and ``autocast`` are the grad mode and autocast's state, None for those in which the call began.
-    ``trial`` is as that of ``Run``; where it does not hold, the interpreter makes the call.
+    ``trial`` is as that of ``Run``; where it does not hold, the interpreter makes the call. So it does where a graph
+    raises that ``begins_anew``: it has done nothing but draw.
     """
 
     run: Callable[..., Any]
@@ -72,3 +77,22 @@ class Ran:
     spoils: bool
     autocast: tuple[Any, ...] | None = None
     trial: Tried | None = None
+    begins_anew: bool = False
+
+
+def begun_anew(run: Callable[..., Any]) -> Callable[..., Any]:
+    """``run``, a graph that draws; where it raises, random generators are as before and ``Anew`` is raised."""
+
+    def called(*inputs: Any) -> Any:
+        queued = {one.device for one in inputs if isinstance(one, torch.Tensor) and kind_of(one).queued}
+        states = [(rng_state(device), device) for device in (torch.device("cpu"), *queued)]
+        try:
+            return run(*inputs)
+        except Exception as error:
+            if isinstance(error, Anew) or is_from_a_hook(error):
+                raise
+            for state, device in states:
+                set_rng_state(state, device)
+            raise Anew from error
+
+    return called
