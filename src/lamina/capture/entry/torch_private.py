@@ -237,6 +237,8 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
             if callback.unsettled:
                 ended = set_callback(None)
                 callback.finished()
+            if within_autocast() != autocast:  # is a dispatch key, and the function's own to leave switched
+                left = autocast_kept()
             return result
         except (Unsupported, UncapturedHigherOrderOpError, UserError) as error:
             ended = set_callback(None)
@@ -249,8 +251,8 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
         finally:
             if (set_callback(None) if ended is True else ended) is None:  # an error in the callback has taken it away
                 take_off_hook()
-            if within_autocast() != autocast:  # is a dispatch key, and the function's own to leave switched
-                left = autocast_kept()
+            if callback.switches and within_autocast() != autocast:
+                left = autocast_kept()  # where an exception has left it
             if fullgraph:
                 set_strict(was_strict)
                 if counts:

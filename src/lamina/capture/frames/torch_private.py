@@ -25,7 +25,7 @@ from lamina.base.reasons import Reason
 from lamina.capture.breaks import failure_reason
 from lamina.capture.fixed_sizes.torch_private import FixedSizes
 from lamina.capture.log import CaptureLog
-from lamina.capture.modes.switches import place_of
+from lamina.capture.modes.switches import place_of, switches_autocast
 from lamina.capture.modes.torch_private import is_checkpointed, refused_code, refused_frame
 from lamina.capture.reasons import RAISED
 from lamina.capture.recompiles.reasons import LIMIT_REACHED
@@ -93,6 +93,8 @@ class FrameCallback(CatchErrorsWrapper):
         """Whether the call that goes on is the first or has compiled something: what came of it is told at its end."""
         self.met = False
         """Whether a frame came here that no compiled code was there for."""
+        self.switches = False
+        """Whether Python has run a function that switches autocast by hand, which may raise in between."""
         self.failed: tuple[int, CodeType, Exception] | None = None
         """The last frame whose capture failed, and the number of the call in which it did."""
         self.ran: dict[CodeType, int] = {}
@@ -107,6 +109,7 @@ class FrameCallback(CatchErrorsWrapper):
         if frame.f_code.co_filename.startswith(_FROZEN):
             return ConvertFrameReturn(frame_exec_strategy=_with_all_it_calls, apply_to_code=False)
         if not self.whole and (why := refused_frame(frame.f_code)):
+            self.switches = self.switches or switches_autocast(frame.f_code)
             return self._left_to_python(frame.f_code, why)
         if not self.whole and is_checkpointed(self.entry):
             return self._left_to_python(frame.f_code, _CHECKPOINTED, _with_all_it_calls)
