@@ -213,7 +213,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
             or (fullgraph and is_strict() not in (_UNSET, False))
         ):
             return other_way(*args, **kwargs)
-        counts, asks, left, autocast, ended = False, False, None, within_autocast(), True
+        counts, asks, left, autocast, ended = False, False, False, within_autocast(), True
         GenerationTracker.generation += 1
         unsafe, depth = set_unsafe(False), depth_of_transforms()
         if set_isolation is not None:
@@ -237,8 +237,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
             if callback.unsettled:
                 ended = set_callback(None)
                 callback.finished()
-            if within_autocast() != autocast:  # is a dispatch key, and the function's own to leave switched
-                left = autocast_kept()
+            left = within_autocast() != autocast  # is a dispatch key, and the function's own to leave switched
             return result
         except (Unsupported, UncapturedHigherOrderOpError, UserError) as error:
             ended = set_callback(None)
@@ -251,8 +250,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
         finally:
             if (set_callback(None) if ended is True else ended) is None:  # an error in the callback has taken it away
                 take_off_hook()
-            if callback.switches and within_autocast() != autocast:
-                left = autocast_kept()  # where an exception has left it
+            set_back = autocast_kept() if left or callback.switches else None
             if fullgraph:
                 set_strict(was_strict)
                 if counts:
@@ -264,8 +262,8 @@ def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bo
             finally:
                 if keep_keys is not None:
                     keys.__exit__(None, None, None)
-                if left is not None:
-                    left()
+                if set_back is not None:
+                    set_back()
                 if set_isolation is not None:
                     set_isolation(isolated)
                 set_unsafe(unsafe)

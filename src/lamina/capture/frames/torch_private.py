@@ -25,7 +25,7 @@ from lamina.base.reasons import Reason
 from lamina.capture.breaks import failure_reason
 from lamina.capture.fixed_sizes.torch_private import FixedSizes
 from lamina.capture.log import CaptureLog
-from lamina.capture.modes.switches import place_of, switches_autocast
+from lamina.capture.modes.switches import enters_by_hand, place_of, switches_autocast
 from lamina.capture.modes.torch_private import is_checkpointed, refused_code, refused_frame
 from lamina.capture.reasons import RAISED
 from lamina.capture.recompiles.reasons import LIMIT_REACHED
@@ -109,7 +109,8 @@ class FrameCallback(CatchErrorsWrapper):
         if frame.f_code.co_filename.startswith(_FROZEN):
             return ConvertFrameReturn(frame_exec_strategy=_with_all_it_calls, apply_to_code=False)
         if not self.whole and (why := refused_frame(frame.f_code)):
-            self.switches = self.switches or switches_autocast(frame.f_code)
+            by_hand = switches_autocast(frame.f_code) or enters_by_hand(frame.f_code)
+            self.switches = self.switches or by_hand
             return self._left_to_python(frame.f_code, why)
         if not self.whole and is_checkpointed(self.entry):
             return self._left_to_python(frame.f_code, _CHECKPOINTED, _with_all_it_calls)

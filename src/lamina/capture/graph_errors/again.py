@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -20,7 +21,7 @@ from lamina.capture.log import CaptureLog
 from lamina.capture.modes.switches import place_of
 from lamina.ops.raising import holds
 
-__all__ = ["Again", "arguments_of", "may_raise"]
+__all__ = ["Again", "Engine", "arguments_of", "may_raise"]
 
 _TOKEN = "__lamina_again__"
 _GRAD = "_set_grad_enabled"
@@ -33,14 +34,26 @@ def may_raise(gm: GraphModule) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What frames need of torch's inside.
+
+    ``uncompiled`` gives a function that is not compiled, nor is what it calls; ``set_grad`` sets the grad mode,
+    ``is_hooked`` says whether hooks see tensors that are saved for a backward.
+    """
+
+    uncompiled: Callable[[Callable[..., Any]], Callable[..., Any]]
+    set_grad: Callable[[bool], object]
+    is_hooked: Callable[[], bool]
+
+
 class Again:
     """A frame of ``code``, which Python runs from its begin where its graph ``gm`` has raised before it has written.
 
     So the program has done what it does before the error, and its handlers see it. ``changes``: its code changes
-    objects after the graph; ``draws``: it draws Python's random numbers before it, which it must not do twice.
-    ``uncompiled`` gives a function that is not compiled, nor is what it calls. Where the frame cannot run again,
-    ``log`` is told of what is lost; where it raises nothing then, of the error of the graph, which is raised if
-    ``strict``.
+    objects after the graph; ``draws``: it draws Python's random numbers before it, which it must not do twice. Where
+    the frame cannot run again, ``log`` is told of what is lost; where it raises nothing then, of the error of the
+    graph, which is raised if ``strict``.
     """
 
     def __init__(
@@ -49,11 +62,11 @@ class Again:
         gm: GraphModule,
         changes: bool,
         draws: bool,
-        uncompiled: Callable[[Callable[..., Any]], Callable[..., Any]],
+        engine: Engine,
         log: CaptureLog,
         strict: bool,
     ) -> None:
-        self.code, self.log, self.strict, self.uncompiled = code, log, strict, uncompiled
+        self.code, self.log, self.strict, self.engine = code, log, strict, engine
         self.changes = changes
         nodes = list(gm.graph.nodes)
         self.possible = not draws and not any(map(_acts_outside, nodes))
@@ -62,7 +75,7 @@ class Again:
 
     def watched(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """``run``, the compiled graph, whose errors are known by ``takes`` where the frame can run again."""
-        is_grad_enabled, set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
+        is_grad_enabled, set_grad_enabled = torch.is_grad_enabled, self.engine.set_grad
 
         def call(*inputs: Any) -> Any:
             before, CALLER.takes_errors = CALLER.takes_errors, self.possible
@@ -82,8 +95,7 @@ class Again:
         return call
 
     def _can_run_again(self, error: Exception) -> bool:
-        hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-        if self.possible and not hooked and (not self.writes or is_retryable(error)):
+        if self.possible and not self.engine.is_hooked() and (not self.writes or is_retryable(error)):
             return True
         if self.changes:
             self.log.changes_lost(place_of(self.code), type(error).__name__)
@@ -109,7 +121,7 @@ class Again:
             args = (*args, *rest.pop(0))
         if code.co_flags & inspect.CO_VARKEYWORDS:
             kwargs.update(rest.pop(0))
-        found = self.uncompiled(function)(*args, **kwargs)
+        found = self.engine.uncompiled(function)(*args, **kwargs)
         if self.strict:
             raise error
         self.log.run_by_python(place_of(code), f"its graph raised {type(error).__name__}, and eager does not", False)

@@ -18,6 +18,7 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._dynamo import disable
 from torch._dynamo.bytecode_transformation import (
     Instruction,
@@ -34,8 +35,7 @@ from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
-from lamina.aot.engine.torch_private import never_captured
-from lamina.capture.graph_errors.again import Again, arguments_of, may_raise
+from lamina.capture.graph_errors.again import Again, Engine, arguments_of, may_raise
 from lamina.capture.log import CaptureLog
 
 __all__ = ["keep_changes", "rerun_frames"]
@@ -63,12 +63,13 @@ def keep_changes(made: Callable[..., Any], gm: GraphModule, log: CaptureLog, str
     changes = _changes(tx)
     if not changes and not any(map(_handles, _traced())):
         return made
-    uncompiled = partial(disable, recursive=True)
-    frame = Again(tx.f_code, gm, changes, bool(tx.output.random_calls), uncompiled, log, strict)
+    engine = Engine(partial(disable, recursive=True), torch._C._set_grad_enabled, _is_hooked)
+    frame = Again(tx.f_code, gm, changes, bool(tx.output.random_calls), engine, log, strict)
     _thread.frame = frame
     watched = frame.watched(made)
     if getattr(made, "never_captured", False):
-        never_captured(watched)
+        set_code_exec_strategy(watched.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+        watched.never_captured = True  # type: ignore[attr-defined]
     return watched
 
 
@@ -87,6 +88,10 @@ def _traced() -> list[CodeType]:
 def _handles(code: CodeType) -> bool:
     """Whether a function of the program's has a ``try`` or ``with`` statement, which may change something as well."""
     return not code.co_filename.startswith(_TORCH) and bool(getattr(dis.Bytecode(code), "exception_entries", ()))
+
+
+def _is_hooked() -> bool:
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def rerun_frames() -> None:

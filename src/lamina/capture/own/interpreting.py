@@ -22,7 +22,7 @@ from lamina.capture.log import CaptureLog
 from lamina.capture.own.capturing import CapturingWorld
 from lamina.capture.own.frame import Unhandled
 from lamina.capture.own.interrupts import end_if_from_outside
-from lamina.capture.own.machine import Machine
+from lamina.capture.own.machine import Machine, goes_on
 from lamina.capture.own.recorder import Recorder
 from lamina.capture.own.regions import FEW, Backend, Regions
 from lamina.capture.own.reuse.answers import is_copied
@@ -100,7 +100,7 @@ class Interpreting:
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         graphs = self.log.graphs
         recorder = Recorder(
-            self.regions, lambda: _user_line(machine), lambda: machine.watch(), lambda: machine.goes_on, self.fullgraph
+            self.regions, lambda: _user_line(machine), lambda: machine.watch(), lambda: goes_on(machine), self.fullgraph
         )
         varying = self.versions.varying
         trace = Trace(lambda: self._line_of(machine), state_of_torch(), varying) if self.versions.traced else None

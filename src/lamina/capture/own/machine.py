@@ -22,7 +22,7 @@ from lamina.capture.own.places import Places
 from lamina.capture.own.steps import DATA_STEPS
 from lamina.capture.own.world import World
 
-__all__ = ["Machine", "is_generator_of_machine", "is_interpretable"]
+__all__ = ["Machine", "goes_on", "is_generator_of_machine", "is_interpretable"]
 
 _METACLASSES = (type, ABCMeta)
 """Classes of classes that make an object by ``__new__`` and ``__init__`` of its class, and do no more."""
@@ -273,11 +273,6 @@ class Machine:
                 return True
         return False
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether the program may go on after an exception of an instruction in progress."""
-        return any(map(_may_go_on, self.frames))
-
     def _caught_when_settled(self, frame: Frame, error: BaseException) -> None:
         found = self._settled(error)
         if not self._caught(frame, found):
@@ -394,3 +389,8 @@ def _generator(machine: Machine, frame: Frame) -> Generator[Any, Any, Any]:
 def is_generator_of_machine(generator: GeneratorType[Any, Any, Any]) -> bool:
     """Whether a generator runs a frame of the interpreter's."""
     return generator.gi_code is _generator.__code__
+
+
+def goes_on(machine: Machine) -> bool:
+    """Whether the program may go on after an exception of an instruction in progress."""
+    return any(map(_may_go_on, machine.frames))

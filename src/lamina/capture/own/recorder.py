@@ -34,7 +34,7 @@ from lamina.capture.own.reuse.remade import remade
 from lamina.capture.own.reuse.values import is_read
 from lamina.capture.own.running import fill, rescue
 from lamina.capture.own.saved_tensors.torch_private import hooks_on_saved_tensors
-from lamina.capture.own.segment import Segment, is_quiet
+from lamina.capture.own.segment import Segment, is_quiet, writes_to_outside
 from lamina.capture.own.torch_calls import (
     IDENTITY,
     QUERIES,
@@ -233,7 +233,7 @@ class Recorder(TorchFunctionMode):
         if (
             self.watching
             and self.segment is not None
-            and self.segment.writes_to_outside(written_by(func, args, kwargs))
+            and writes_to_outside(self.segment, written_by(func, args, kwargs))
         ):
             self.settle()  # what raises does so before the write
         segment = self.segment or Segment(self.regions.fakes())
@@ -319,7 +319,7 @@ class Recorder(TorchFunctionMode):
         segment.watched = self.handled() or segment.watched
         if not looks_at_values(node) or not self.goes_on():
             return
-        writes = segment.writes_to_outside(written)
+        writes = writes_to_outside(segment, written)
         if writes or segment.writes_outside:
             with without_function_modes():
                 quiet = segment.raises_nothing()

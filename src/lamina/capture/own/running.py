@@ -16,7 +16,7 @@ from lamina.capture.own.regions import Regions
 from lamina.capture.own.results import become, computed_before, distinct
 from lamina.capture.own.reuse.run import Run
 from lamina.capture.own.saved_tensors.torch_private import HookedAs
-from lamina.capture.own.segment import Segment, is_quiet
+from lamina.capture.own.segment import Segment, is_quiet, trial_of
 from lamina.capture.own.torch_private import SET_GRAD, is_from_a_hook, without_function_modes
 from lamina.capture.own.trials import Tried
 from lamina.capture.own.writing import Writing
@@ -35,7 +35,7 @@ def fill(
             run = regions.of(segment, key, outputs, partial(pin, trace))
             if run is None:
                 return
-            trial = segment.trial() if trace is not None and segment.handled and segment.writes_outside else None
+            trial = trial_of(segment) if trace is not None and segment.handled and segment.writes_outside else None
             ready = run.chosen(segment.inputs) if isinstance(run, Writing) else run
             segment.begin()
             computed = ready(*segment.inputs)[: len(alive)]  # the others are there so that their errors are

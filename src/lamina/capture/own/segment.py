@@ -33,7 +33,7 @@ from lamina.capture.own.trials import Trials, Tried
 from lamina.capture.own.writing import Pair, part_of
 from lamina.ops.raising import holds
 
-__all__ = ["Examples", "Segment", "inputs_first", "is_quiet"]
+__all__ = ["Examples", "Segment", "inputs_first", "is_quiet", "trial_of", "writes_to_outside"]
 
 
 class Segment:
@@ -108,21 +108,13 @@ class Segment:
         for device, state in self.generators.items():
             set_rng_state(state, device)
 
-    def writes_to_outside(self, targets: Sequence[torch.Tensor]) -> bool:
-        """Whether one of the ``targets`` of a write was there before the graph, or may share memory with what was."""
-        made = [self.fake_of(target) for target in targets if type(target) is Pending]
-        if len(made) < len(targets):
-            return True
-        given = {storage_of(fake) for fake in self.fakes if fake.layout is torch.strided} if made else set()
-        return any(fake.layout is not torch.strided or storage_of(fake) in given for fake in made)
-
     def note_writes(self, targets: Sequence[torch.Tensor], records: bool) -> None:
         """A call writes to ``targets``, to which it gives a history if it ``records`` one.
 
         What is written ``outside`` of the graph's own results is not written again if the graph raises.
         """
         self.writes = True
-        self.writes_outside = self.writes_outside or self.writes_to_outside(targets)
+        self.writes_outside = self.writes_outside or writes_to_outside(self, targets)
         self.records = self.records or records
         if self._written is not None:
             self._written.update(map(id, targets))
@@ -213,11 +205,6 @@ class Segment:
             self.watched = self.trials.fail(self.graph.nodes, given, _is_loud)
         return not self.watched
 
-    def trial(self) -> Tried | None:
-        """What tells of inputs whether a call raises what the program goes on after; None if it does not of these."""
-        tried = Tried(self.graph, self.handled, self.trials.written)
-        return tried if tried.hold(*self.inputs) else None
-
     def module(self, anew: bool = False) -> tuple[GraphModule, list[Any], Any]:
         """The graph, its inputs without values and the mode of those.
 
@@ -290,6 +277,21 @@ class Segment:
             self.inputs.append(tensor)
             self.fakes.append(fake)
         return node.meta["example_value"]
+
+
+def writes_to_outside(segment: Segment, targets: Sequence[torch.Tensor]) -> bool:
+    """Whether one of the ``targets`` of a write was there before the graph, or may share memory with what was."""
+    made = [segment.fake_of(target) for target in targets if type(target) is Pending]
+    if len(made) < len(targets):
+        return True
+    given = {storage_of(fake) for fake in segment.fakes if fake.layout is torch.strided} if made else set()
+    return any(fake.layout is not torch.strided or storage_of(fake) in given for fake in made)
+
+
+def trial_of(segment: Segment) -> Tried | None:
+    """What tells of inputs whether a call raises what the program goes on after; None if it does not of these."""
+    tried = Tried(segment.graph, segment.handled, segment.trials.written)
+    return tried if tried.hold(*segment.inputs) else None
 
 
 def inputs_first(graph: Graph) -> Graph:
