@@ -495,7 +495,6 @@ def test_fake_tensors_have_no_memory_for_kernels() -> None:
     assert torch.allclose(compiled(X), function(X))
 
 
-@pytest.mark.by_dynamo("the own front end keeps what its first call was given for a while")
 def test_what_a_function_was_called_with_is_not_kept() -> None:
     torch.compiler.reset()
     compiled = lamina.compile(fresh())

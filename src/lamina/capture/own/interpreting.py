@@ -139,6 +139,8 @@ class Interpreting:
         if trace is not None:
             with self.record.harmless("capture"), collector_held(lasting=compiled):  # nothing of the user's runs here
                 self.made += self.versions.add(trace, result, compiled)
+                if not machine.generators:
+                    trace.let_go()
         if compiled and self.interpreted and (trace is None or trace.ended is not None):
             self._note_compiled_again()
         self.interpreted = self.interpreted or trace is None or trace.ended is not None

@@ -108,7 +108,7 @@ class Driver:
         return self._asks(args, kwargs)
 
     def runs_with(self, values: Mapping[int, Any]) -> Callable[[], Any]:
-        """What makes a call for which all facts hold, with what is at each place; no decision is asked before it."""
+        """What makes a call, once, for which all facts hold, with what is at each place; no decision is asked before it."""
         places = [
             f"{place.variable} = {self.names.object(place.key)}" for place in self._used() if place.how == "object"
         ]
@@ -116,7 +116,14 @@ class Driver:
         rest = _with_found([place.variable for place in found], [*self.root.steps, *self.root.end])
         source, facts = _text(Node([Line(line) for line in places], end=rest))
         run = self._compiled(source, facts, found=tuple(values[place.number] for place in found))
-        return lambda: run((), {})
+
+        def once() -> Any:
+            try:
+                return run((), {})
+            finally:
+                del run.__globals__["found"]  # a function is in its own namespace, which only the collector lets go
+
+        return once
 
     def _used(self) -> list[Place]:
         """The places that the steps and the end of a program without decisions name."""

@@ -82,14 +82,18 @@ class Trace:
             self.attempt()
         if self.ended is None:
             self.ended = f"{why} ({self.where()})" if self.where() else why
-            self.learning.clear()
-            self.gradients.clear()
-            self.apart.clear()
-            self.effects.clear()
-            self.known.clear()
-            self.made.clear()
-            self.containers.clear()
-            self.given = (), {}
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Hold nothing of the call any more: parts of a trace lead to each other, and wait for the collector."""
+        self.learning.clear()
+        self.gradients.clear()
+        self.apart.clear()
+        self.effects.clear()
+        self.known.clear()
+        self.made.clear()
+        self.containers.clear()
+        self.given = (), {}
 
     def begin(
         self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
