@@ -108,7 +108,7 @@ class Driver:
         return self._asks(args, kwargs)
 
     def runs_with(self, values: Mapping[int, Any]) -> Callable[[], Any]:
-        """What makes a call, once, for which all facts hold, with what is at each place; no decision is asked before it."""
+        """What makes one call for which all facts hold, with what is at each place; no decision is asked before it."""
         places = [
             f"{place.variable} = {self.names.object(place.key)}" for place in self._used() if place.how == "object"
         ]
