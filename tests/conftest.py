@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -43,14 +43,22 @@ def same_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@pytest.fixture(autouse=True)
-def front_end(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the own front end as the default, tests marked ``by_dynamo`` have Dynamo; ids name cases of a test."""
-    marker = request.node.get_closest_marker("by_dynamo")
-    if marker is not None and os.environ.get("LAMINA_CAPTURE") == "own":
-        _, *cases = marker.args
-        if not cases or request.node.callspec.id in cases:
-            monkeypatch.setenv("LAMINA_CAPTURE", "dynamo")
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """With the own front end as the default, tests marked ``by_dynamo`` have Dynamo; ids name cases of a test.
+
+    What a module of tests shares is made with it if the first of them that needs it is marked.
+    """
+    marker = item.get_closest_marker("by_dynamo")
+    cases = () if marker is None else marker.args[1:]
+    marked = marker is not None and (not cases or getattr(item, "callspec").id in cases)  # noqa: B009
+    if not marked or os.environ.get("LAMINA_CAPTURE") != "own":
+        return (yield)
+    os.environ["LAMINA_CAPTURE"] = "dynamo"
+    try:
+        return (yield)
+    finally:
+        os.environ["LAMINA_CAPTURE"] = "own"
 
 
 @pytest.fixture(scope="session")

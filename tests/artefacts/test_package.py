@@ -321,6 +321,7 @@ def test_what_calls_itself_compiled_is_freed() -> None:
     assert left() is None
 
 
+@pytest.mark.by_dynamo("asks for the advice to take the own front end")
 def test_what_cannot_be_packaged_says_why(tmp_path: Path) -> None:
     target = tmp_path / "made"
     for given in (_plain, lamina.compile(_plain), lamina.compile(_plain, options={**OWN, "cache": False}), 3):

@@ -597,7 +597,7 @@ def test_lazy_modules_and_classes(compile: Compile) -> None:
     assert backend.graphs >= 1
 
 
-@pytest.mark.by_dynamo("is about the wrapper around Dynamo's graphs", "False")
+@pytest.mark.by_dynamo("is about the wrapper around Dynamo's graphs")
 @pytest.mark.parametrize("as_graphs", [False, True])
 def test_hooks_on_saved_tensors_need_no_other_graph(as_graphs: bool) -> None:
     """The tensors that a compiled function saves pass through the caller's hooks, whatever kind these are."""

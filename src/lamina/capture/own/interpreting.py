@@ -28,7 +28,7 @@ from lamina.capture.own.regions import FEW, Backend, Regions
 from lamina.capture.own.reuse.answers import is_copied
 from lamina.capture.own.reuse.driver import Driver, state_of_torch
 from lamina.capture.own.reuse.sizes import Sizes
-from lamina.capture.own.reuse.trace import Trace
+from lamina.capture.own.reuse.trace import Trace, let_go
 from lamina.capture.own.reuse.tracing import TracingWorld
 from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.sharing.families import Families
@@ -140,7 +140,7 @@ class Interpreting:
             with self.record.harmless("capture"), collector_held(lasting=compiled):  # nothing of the user's runs here
                 self.made += self.versions.add(trace, result, compiled)
                 if not machine.generators:
-                    trace.let_go()
+                    let_go(trace)
         if compiled and self.interpreted and (trace is None or trace.ended is not None):
             self._note_compiled_again()
         self.interpreted = self.interpreted or trace is None or trace.ended is not None

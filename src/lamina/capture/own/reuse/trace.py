@@ -31,7 +31,7 @@ from lamina.capture.own.reuse.learning import DICTS, Learning
 from lamina.capture.own.reuse.values import entry_of
 from lamina.capture.own.torch_private import is_plain, unseen
 
-__all__ = ["DICTS", "TENSORS", "Effect", "Trace", "entry", "looks_but_for_sizes", "tensor_look"]
+__all__ = ["DICTS", "TENSORS", "Effect", "Trace", "entry", "let_go", "looks_but_for_sizes", "tensor_look"]
 
 TENSORS = (torch.Tensor, torch.nn.Parameter)
 _FIXED = (
@@ -82,18 +82,7 @@ class Trace:
             self.attempt()
         if self.ended is None:
             self.ended = f"{why} ({self.where()})" if self.where() else why
-            self.let_go()
-
-    def let_go(self) -> None:
-        """Hold nothing of the call any more: parts of a trace lead to each other, and wait for the collector."""
-        self.learning.clear()
-        self.gradients.clear()
-        self.apart.clear()
-        self.effects.clear()
-        self.known.clear()
-        self.made.clear()
-        self.containers.clear()
-        self.given = (), {}
+            let_go(self)
 
     def begin(
         self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -296,6 +285,18 @@ class Trace:
         self.effects.append(Effect(function, target, operands))
         self.changed.add((id(at), constant_key(key)))
         self.containers[id(at)] = at
+
+
+def let_go(trace: Trace) -> None:
+    """Have a trace hold nothing of its call any more: its parts lead to each other, and wait for the collector."""
+    trace.learning.clear()
+    trace.gradients.clear()
+    trace.apart.clear()
+    trace.effects.clear()
+    trace.known.clear()
+    trace.made.clear()
+    trace.containers.clear()
+    trace.given = (), {}
 
 
 def entry(trace: Trace, container: Any, key: Any) -> Any:
