@@ -45,6 +45,8 @@ class EquationWriter:
             return
         if self.reductions.is_joined(position) or self.computations.is_unused(position):
             return
+        if self.memory.by_turns(text, position):
+            return
         if isinstance(eqn, Compute) and position in self._branches:
             self._branch(position, eqn)
         elif isinstance(eqn, Load) and self.unrolled.holds(eqn):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from lamina.codegen.triton.broadcast_loads import broadcast_loads
@@ -12,6 +12,7 @@ from lamina.codegen.triton.operands import Operands
 from lamina.codegen.triton.reductions import Reducer
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
+from lamina.codegen.triton.turns import Turns, put_together, taken_apart
 from lamina.codegen.triton.types import literal
 from lamina.ir.index import Expr, as_expr
 from lamina.ir.loops import Check, Load, Store, axes_of
@@ -37,6 +38,7 @@ class Memory:
         self.first_check = first_check
         self._alongside = broadcast_loads(facts)
         self._aligned: dict[int, Expr] = {}
+        self._done: set[int] = set()
 
     @contextmanager
     def aligned(self, k: int, origin: Expr) -> Iterator[None]:
@@ -125,6 +127,56 @@ class Memory:
             pointer = self._pointer(eqn.buffer, eqn.index[0], span)
             masks = [*self._mask(eqn, span), *self._first(span), *self._once(eqn, span)]
             text.add(f"tl.store({pointer}, {value}{_masked(masks)})")
+
+    def by_turns(self, text: Text, position: int) -> bool:
+        """Write the access at ``position`` with those that it takes turns with, at the first of loads and the last of
+        stores; whether it is one of such.
+        """
+        turns = self.facts.turns.get(position)
+        if turns is None:
+            return False
+        eqns = [self.facts.body[p] for p in turns.positions]
+        loads, stores = [e for e in eqns if isinstance(e, Load)], [e for e in eqns if isinstance(e, Store)]
+        if any(self._once(e, self.facts.eqn_span(e)) for e in stores):
+            return False
+        if loads and not self._done.intersection(turns.positions):
+            self._load_together(text, turns, loads)
+        self._done.add(position)
+        if stores and self._done.issuperset(turns.positions):
+            self._store_together(text, turns, stores)
+        return True
+
+    def _load_together(self, text: Text, turns: Turns, eqns: Sequence[Load]) -> None:
+        span = self._last() | self.facts.expr_span(turns.rest)
+        pointer, masks = self._together(turns, eqns[0].buffer, span)
+        tile = f"tl.load({pointer}{_masked(masks)})"
+        text.extend(taken_apart(tile, [e.out for e in eqns], self._shape(span)))
+
+    def _store_together(self, text: Text, turns: Turns, eqns: Sequence[Store]) -> None:
+        span = self._last().union(self.facts.expr_span(turns.rest), *(self.facts.eqn_span(e) for e in eqns))
+        pointer, masks = self._together(turns, eqns[0].buffer, span)
+        shape = self.facts.shape(span)
+        held = f".to({eqns[0].buffer}.dtype.element_ty)"
+        values = [f"tl.broadcast_to({self.operands.value(e.value)}, {shape}){held}" for e in eqns]
+        text.add(f"tl.store({pointer}, {put_together(values, self._shape(span))}{_masked(masks)})")
+
+    def _last(self) -> Span:
+        """The block along the tile's last dimension."""
+        return frozenset({max(self.facts.dim, key=self.facts.dim.__getitem__)})
+
+    def _shape(self, span: Span) -> list[int]:
+        return [self.facts.blocks[k].size if k in span else 1 for k in self.facts.dim]
+
+    def _together(self, turns: Turns, buffer: str, span: Span) -> tuple[str, list[str]]:
+        """Addresses of the elements that take turns at points of ``span``, and the conditions that they exist."""
+        facts = self.facts
+        (k,) = self._last()
+        line = f"{facts.lines[k]}_by{turns.step}"
+        scalar, vector = facts.parts(turns.rest)
+        place = " + ".join([f"({vector})", line]) if vector else line
+        pointer = f"{buffer} + {scalar} + ({place})" if scalar else f"{buffer} + ({place})"
+        inside = [f"{line}_in" if name == f"{facts.lines[k]}_in" else name for name in facts.inside(span)]
+        return pointer, [*inside, *self._first(span)]
 
     def _add(self, text: Text, eqn: Store, span: Span, value: str) -> None:
         """Add to memory that other points add to as well: those of the program's own tile are added up before."""

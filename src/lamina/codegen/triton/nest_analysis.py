@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from lamina.codegen.triton.peeled_tail import GROUP
 from lamina.codegen.triton.source import UnsupportedKernel
+from lamina.codegen.triton.turns import Turns, accesses_in_turns
 from lamina.ir.index import Atom, Axis, Div, Expr, Loaded, Mod, Size, as_expr, ceildiv, prod
 from lamina.ir.loops import (
     Check,
@@ -22,6 +23,7 @@ from lamina.ir.loops import (
     operands,
 )
 from lamina.ir.plan import Block, GpuSchedule
+from lamina.ir.predicated import predicated_branches
 from lamina.ir.use_def import UseDef
 
 __all__ = ["NestAnalysis", "Span", "size_text"]
@@ -82,13 +84,14 @@ class NestAnalysis:
         self.checks = [p for p, eqn in enumerate(self.body) if isinstance(eqn, Check)]
         self.inside_tile = False  # whether all points of the loop's tile that is being written exist
         self.shared_loop = self.loops[0] if schedule.cluster and self.loops else None
+        self.turns = _turns(self)
         self.wide = [self._is_wide(k) for k in range(len(self.blocks))]
         self.quads = {q[0] for e in nest.body if isinstance(e, Random) and (q := self.quad(e.index)) is not None}
 
     def _is_wide(self, k: int) -> bool:
         """Whether the block's index may need 64 bits."""
-        extent = self.extents[k]
-        return not extent.is_int or extent.const + self.blocks[k].size >= _INT32
+        extent, step = self.extents[k], max((turns.step for turns in self.turns.values()), default=1)
+        return not extent.is_int or (extent.const + self.blocks[k].size) * step >= _INT32
 
     # ---- spans ----------------------------------------------------------------------------------------------------
 
@@ -226,9 +229,14 @@ class NestAnalysis:
         if k in self.quads:
             quads = f"tl.arange(0, {block.size // 4}){self.slots(k)}"
             lines.append(f"{line}_quads = ({start}) // 4 + {quads}" if start else f"{line}_quads = {quads}")
+        end = self.end(k)
         if self.ragged(k):
-            end = f"{line}_end" if k == self.shared_loop else size_text(self.end(k))
-            lines.append(f"{line}_in = {line} < {end}")
+            lines.append(f"{line}_in = {line} < {f'{line}_end' if k == self.shared_loop else size_text(end)}")
+        for step in sorted({turns.step for turns in self.turns.values()}) if self.dim.get(k) == self.rank - 1 else ():
+            points = f"tl.arange(0, {block.size * step}){self.slots(k)}"
+            lines.append(f"{line}_by{step} = ({start}) * {step} + {points}" if start else f"{line}_by{step} = {points}")
+            if self.ragged(k):
+                lines.append(f"{line}_by{step}_in = {line}_by{step} < {size_text(end * step)}")
         if len(block.axes) > 1:
             lines += self._axis_lines(block, line)
         return lines
@@ -346,6 +354,16 @@ class NestAnalysis:
                 raise UnsupportedKernel("a row that is sorted in parts")
         if sum(block.size > 1 for block in self.blocks) > 5:
             raise UnsupportedKernel("a tile of more than five dimensions")
+
+
+def _turns(facts: NestAnalysis) -> dict[int, Turns]:
+    """By its position each access that takes turns with others along the tile's last dimension."""
+    if facts.schedule.kind != "pointwise" or facts.rank == 0 or facts.fresh or [*predicated_branches(facts.nest)]:
+        return {}
+    k = max(facts.dim, key=lambda block: facts.dim[block])
+    if facts.blocks[k].role != "grid":
+        return {}
+    return accesses_in_turns(facts.body, facts.buffers, facts.joined, Axis(facts.lines[k], facts.extents[k]))
 
 
 def indices(eqn: Equation) -> tuple[Expr, ...]:
