@@ -105,19 +105,19 @@ class Joiner:
         return why or _union(first, second, nest, facts)
 
     def _feeds_scatter(self, first: Group, second: Group) -> bool:
-        """Whether the second scatters on a CPU what the first makes cheaply, element by element, as rows of a table.
+        """Whether the second scatters what the first makes element by element, as rows of a table.
 
-        Costly values are left to a kernel of their own: threads share its points, but not those of a scatter. What is
-        computed once for a row, as the checks of its place are, hardly counts.
+        On a CPU costly values are left to a kernel of their own: threads share its points, but not those of a scatter.
+        What is computed once for a row, as the checks of its place are, hardly counts.
         """
         a, b = first.facts, second.facts
         if a is None or b is None or first.nest is None or a.scatters or any(f.reduces or f.scans for f in (a, b)):
             return False
-        if a.cost >= COSTLY and _cost_of_a_point(first.nest) >= COSTLY:
-            return False
         if not first.writes & second.reads or second.writes & (first.reads | first.writes):
             return False
-        return not any(map(self.buffers.on_gpu, b.stores))
+        if any(map(self.buffers.on_gpu, b.stores)):
+            return True
+        return a.cost < COSTLY or _cost_of_a_point(first.nest) < COSTLY
 
     def _against_joined(self, first: Group, second: Group, nest: Nest) -> Reason | None:
         """Why the ``nest`` in which two groups are joined would not do what they do, or slower."""
