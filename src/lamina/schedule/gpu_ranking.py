@@ -1,11 +1,11 @@
 """The order in which schedules of a GPU kernel are timed: what is expected to be fastest first.
 
-Its constants were fitted to 172 kernels of generated programs with 1,245 schedules, timed on an H200, when it counted
-the same instructions at every point of a tile. The fastest of the schedule used unmeasured and the two that come next
-takes 1.04 times the fastest schedule's time, as a geometric mean, with 60 kernels and 319 schedules that came later
-1.05 (1.08 in the order of ``gpu_cost``'s shares, of the first 172). What is used unmeasured stays with
-``gpu_refine``'s times: its rules were timed one by one, and this order, which says nothing of what registers keep,
-would leave some of them.
+Its constants were fitted to kernels of generated programs with schedules that were timed on an H200. The fastest of
+the schedule used unmeasured and the three that come next (``gpu_space``) takes 1.05 times the fastest schedule's time,
+as a geometric mean of 86 of ``gpu_schedules.json`` that today's sources still make, and 1.03 of 95 that were timed
+because their programs were slow; 1.06 of both where loops that read ahead take no longer and neighbours in this order
+are not told apart. What is used unmeasured stays with ``gpu_refine``'s times: its rules were timed one by one, and this
+order, which says nothing of what registers keep, would leave some of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lamina.schedule.gpu_facts import ENOUGH_WARPS, NestFacts
 from lamina.schedule.gpu_refine import ExpectedTime
 from lamina.schedule.tile_work import TileWork
 
-__all__ = ["RankingTime"]
+__all__ = ["RankingTime", "points_of_a_thread"]
 
 
 class _Cost(CostModel):
@@ -47,9 +47,14 @@ class RankingTime(ExpectedTime):
 
     def __call__(self, schedule: GpuSchedule) -> float:
         """What memory and arithmetic take, one after the other. Each doubling of a thread's points beyond four adds
-        three tenths to its instructions: of fewer, others compute while one waits.
+        three tenths to its instructions, since of fewer others compute while one waits; so does reading ahead, which
+        takes registers.
         """
         cost = self.cost(schedule)
-        each = prod(b.size for b in schedule.blocks) / (32 * schedule.warps)
-        longer = 1 + 0.3 * max(0.0, log2(max(each, 1) / 4))
+        longer = 1 + 0.3 * (max(0.0, log2(max(points_of_a_thread(schedule), 1) / 4)) + (schedule.stages > 1))
         return self.memory_us(cost, schedule) + 2 * longer * self.arithmetic_us(cost, schedule, 2 * ENOUGH_WARPS)
+
+
+def points_of_a_thread(schedule: GpuSchedule) -> float:
+    """Points of a tile that a thread has."""
+    return prod(b.size for b in schedule.blocks) / (32 * schedule.warps)

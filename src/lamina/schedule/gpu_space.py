@@ -14,7 +14,7 @@ from lamina.schedule.gpu import DIVIDED_POINTS, choose, fitter
 from lamina.schedule.gpu_cost import phases
 from lamina.schedule.gpu_facts import HELD, MUCH, NestFacts, guess, power
 from lamina.schedule.gpu_neighbours import length_of, scaled, with_sizes, with_warps
-from lamina.schedule.gpu_ranking import RankingTime
+from lamina.schedule.gpu_ranking import RankingTime, points_of_a_thread
 from lamina.schedule.gpu_refine import HOPELESS
 from lamina.schedule.product_tiles import product_schedules
 from lamina.schedule.register_resident import register_resident_loops
@@ -87,9 +87,16 @@ def candidates(
 
 
 def _varied(ranked: list[GpuSchedule]) -> list[GpuSchedule]:
-    """The first of them, the first one of other blocks, and the others: neighbours in a ranking are much alike."""
-    apart = [s for s in ranked[1:] if _structure(s) != _structure(ranked[0])][:1]
-    return [*ranked[:1], *apart, *(s for s in ranked[1:] if s not in apart)]
+    """The first of them, the first one of other blocks, then the first with each number of points a thread, and the
+    others: neighbours in a ranking are much alike, and what is wrong about one is wrong about all of them.
+    """
+    apart = ranked[:1] + [s for s in ranked[1:] if _structure(s) != _structure(ranked[0])][:1]
+    known = {points_of_a_thread(s) for s in apart}
+    for schedule in ranked:
+        if points_of_a_thread(schedule) not in known:
+            known.add(points_of_a_thread(schedule))
+            apart.append(schedule)
+    return [*apart, *(s for s in ranked if s not in apart)]
 
 
 def _structure(schedule: GpuSchedule) -> list[tuple[tuple[str, ...], str]]:
