@@ -97,6 +97,28 @@ def test_values(kernel: tuple[int, int], width: int, step: int, pad: int, dilati
     torch.testing.assert_close([found], run_program(before, [x, w, b]), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("step", [1, 2])
+def test_float32_in_both_orders_of_memory(last: bool, step: int) -> None:
+    rest = settings(step, 1, 1)
+    x, w, b = (t.float() for t in operands((3, 3)))
+    x = x.contiguous(memory_format=LAST if last else torch.contiguous_format)
+    y = aten.convolution(x, w, None, *rest)
+    g = torch.randn(y.shape).contiguous(memory_format=LAST if last else torch.contiguous_format)
+
+    def both(g: Tensor, x: Tensor, w: Tensor, b: Tensor) -> Any:
+        grads = aten.convolution_backward(g, x, w, None, *rest, (True, False, False))
+        return aten.convolution(x, w, b, *rest), grads[0]
+
+    after = coarsened(on_a_gpu(both, g, x, w, b))
+    assert all(isinstance(s, Nest) for s in after.steps)
+    a = x.double().requires_grad_()
+    want = aten.convolution(a, w.double(), b.double(), *rest)
+    (slope,) = torch.autograd.grad(want, a, g.double())
+    for found, true in zip(run_program(after, [g, x, w, b]), (want.detach(), slope), strict=True):
+        torch.testing.assert_close(found.double(), true, rtol=1e-5, atol=1e-5)
+
+
 GRADIENTS = [
     # filter, width, step, padding, places of the gradient that a point reads
     ((7, 7), 8, 1, 3, 10),
@@ -142,7 +164,7 @@ def test_what_the_library_keeps() -> None:
     pairs = torch.randn(16, 1, 3, 3).bfloat16()
     turned = ([1, 1], [1, 1], [1, 1], True, [0, 0], 8)
     cases: list[tuple[tuple[Tensor, ...], tuple[Any, ...]]] = [
-        ((x.float(), w.float(), b.float()), rest),
+        ((x.double(), w.double(), b.double()), rest),
         ((x.contiguous(), w, b), rest),
         ((x, wide, b), settings(1, 4, 1)),
         ((x, pairs, torch.randn(16).bfloat16()), rest),

@@ -1,10 +1,10 @@
-"""Convolutions of each channel with a filter of its own (depthwise), on a GPU with the channels innermost, as nests.
+"""Convolutions of each channel with a filter of its own (depthwise) on a GPU, as nests.
 
-There is nothing for tensor cores in them, and cuDNN's kernels for the channels innermost read every tap of every window
-from memory's caches. A nest has the taps written out, those of a row where the filter is large; neighbours along a row
-that share a point (``schedule.interleave``) share what they read: four outputs of a 7x7 filter read 70 elements instead
-of 196. What comes after fuses with it. The gradient of the image is such a nest as well; that of the filter is the
-library's.
+There is nothing for tensor cores in them; cuDNN's kernels for the channels innermost read every tap of every window
+from memory's caches, and ATen's for float32 with the pixels innermost are slower still. A nest has the taps written
+out, those of a row where the filter is large; neighbours along a row that share a point
+(``schedule.window_coarsening``) share what they read: four outputs of a 7x7 filter read 70 elements instead of 196.
+What comes after fuses with it. The gradient of the image is such a nest as well; that of the filter is the library's.
 """
 
 from __future__ import annotations
@@ -38,21 +38,24 @@ def is_depthwise(low: Lowering, image: TensorValue, weight: TensorValue, setting
     """Whether the convolution is one that this module writes as a nest.
 
     ``settings`` are the arguments of ``aten.convolution`` after the bias. Its image and its filter have one channel a
-    group, half precision, sizes known but for the batch's, and lie on a GPU, the image's channels innermost. Not where
-    results are to be rounded as eager's: ATen rounds the library's before it adds the bias.
+    group, float32 or half precision, sizes known but for the batch's, and lie on a GPU; of half precision the image's
+    channels are innermost. Not where results are to be rounded as eager's: ATen rounds the library's before it adds
+    the bias.
     """
     _, _, _, transposed, _, groups = settings
     buffer = low.buffers[image.buffer]
     if not buffer.on_gpu or low.numerics != "fast":
         return False
-    if image.dtype not in _HALVES or weight.dtype != image.dtype:
+    if weight.dtype != image.dtype or not (
+        image.dtype == _KIN or (image.dtype in _HALVES and _channels_innermost(image))
+    ):
         return False
     channels, *taps = (weight.shape[0], *weight.shape[2:])
     if transposed or weight.shape[1] != 1 or image.rank != weight.rank or image.shape[1] != channels:
         return False
     if groups != channels or not all(n.is_int for n in (*image.shape[1:], *taps)):
         return False
-    return _channels_innermost(image) and 1 < prod(int(n) for n in taps) <= _MOST_TAPS
+    return 1 < prod(int(n) for n in taps) <= _MOST_TAPS
 
 
 def _spans(weight: TensorValue, settings: Sequence[Any], image: Sequence[Expr], out: Sequence[Expr]) -> list[Fixed]:

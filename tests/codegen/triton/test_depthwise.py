@@ -51,6 +51,17 @@ def test_values(interpreter: Interpreter, channels: int, width: int, taps: int, 
     torch.testing.assert_close(found.double(), want, rtol=4e-3, atol=4e-3 * float(want.abs().max()))
 
 
+@pytest.mark.parametrize(("taps", "step", "last"), [(3, 1, False), (5, 2, False), (7, 1, False), (3, 1, True)])
+def test_float32_in_both_orders_of_memory(interpreter: Interpreter, taps: int, step: int, last: bool) -> None:
+    given = tuple(t.float() for t in operands(12, 11, taps, 3))
+    if not last:
+        given = (given[0].contiguous(), *given[1:])
+    rest = settings(taps, step, 12)
+    (found,) = run(planned(lambda x, w, b: aten.convolution(x.erf(), w, b, *rest).sin(), given), interpreter, given)
+    x, w, b = (t.double() for t in given)
+    torch.testing.assert_close(found.double(), aten.convolution(x.erf(), w, b, *rest).sin(), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(("width", "results", "reads"), [(28, 4, 10), (14, 7, 13), (7, 7, 7)])
 def test_neighbours_share_their_reads_in_registers(width: int, results: int, reads: int, tmp_path: Path) -> None:
     """Ten places of a row of the window for four elements of a 7x7 filter; a thread's sums stay in registers."""
