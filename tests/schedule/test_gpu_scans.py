@@ -127,6 +127,24 @@ def test_a_scan_stays_whole(function: Callable[..., Any], shape: tuple[int, ...]
     assert scans(cut(function, [torch.rand(shape)])) == [shape[along]]
 
 
+def test_instructions_beside_a_scan_count() -> None:
+    """Rows of 80 programs are left whole where memory is all that they wait for, and cut where much is computed."""
+
+    def few(x: Tensor) -> tuple[Tensor, ...]:
+        return (x.cumsum(1),)
+
+    def many(x: Tensor) -> tuple[Tensor, ...]:
+        return (torch.atan2(x.erf(), x.abs() + 0.5).atan().cumsum(1).sin().erf(),)
+
+    x = torch.zeros(80, 100_000)
+    counts = []
+    for function in (few, many):
+        program = fuse(on(lower(traced(function, [x]), "t"), "cuda:0")).program
+        counts.append(len(scans(spread(program, TARGET)[0])))
+    assert counts[0] == 1
+    assert counts[1] > 1
+
+
 def test_sums_of_floats_keep_eagers_order_where_that_is_asked_for() -> None:
     exact = nvidia(approximate=False)
     x = torch.rand(65536)

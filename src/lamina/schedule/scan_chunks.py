@@ -1,24 +1,26 @@
 """Chunked scans: whether a scan is cut into chunks for a GPU, and their length, by estimated times of both ways.
 
-A program goes along a scan tile after tile, and waits for each tile's loads before it asks for the next. Where there
-are fewer programs than keep memory busy, that latency is the time it takes. In parts, what the scans read is read
-twice, and two more launches take what they take.
+A program goes along a scan tile after tile, waits for each tile's loads before it asks for the next, and has one
+processor for each tile's instructions. Where there are fewer programs than keep memory and processors busy, that is the
+time it takes. In parts, what the scans read is read and computed twice, and two more launches take what they take.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
 from lamina.base.reasons import Reason
 from lamina.base.target import Target
 from lamina.ir.index import Axis, Expr, prod
-from lamina.ir.loops import Buffer, Equation, Load, Nest, Reduce, Scan, Store
+from lamina.ir.loops import Buffer, Equation, Load, Nest, Reduce, Scan, Store, axes_of, axes_of_values
 from lamina.ir.use_def import UseDef
 from lamina.schedule import work_reasons
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cutting import HALVES, NestToCut
 from lamina.schedule.gpu_facts import guess, power
+from lamina.schedule.gpu_work import executed, instructions_of
 
 __all__ = ["ScanChunks", "needed", "parts_of_scans", "read_points"]
 
@@ -113,8 +115,12 @@ def _paying(nest: Nest, along: Axis, fast: str | None, buffers: dict[str, Buffer
     at_once = points * width / _TILE * _LATENCY * waves
     every, again = read_points(nest, buffers)
     moved = points * others / (1e3 * target.copy_gbs * _SHARE)
-    in_parts = (every + again) * moved + _LAUNCHES
-    if points < 2 * least or in_parts > _PAYS * max(at_once, every * moved):
+    all_, scanned = instructions_of_points(nest)
+    computed = executed(points * others) / (1e3 * target.copy_gbs)
+    alone = all_ * computed * max(1.0, target.processors / programs)
+    at_once = max(at_once + alone, every * moved)
+    in_parts = max((every + again) * moved, (all_ + scanned) * computed) + _LAUNCHES
+    if points < 2 * least or in_parts > _PAYS * at_once:
         return None
     length = most
     while length > least and -(-points // length) * programs < _WAVES * target.processors:
@@ -141,6 +147,19 @@ def read_points(nest: Nest, buffers: dict[str, Buffer]) -> tuple[int, int]:
             sizes[id(eqn)] = DTYPES[buffers[eqn.buffer].dtype].size if 8 * own >= whole else 0
     again = needed(nest.body, [e.value for e in nest.body if isinstance(e, Scan)])
     return sum(sizes.values()), sum(sizes.get(id(e), 0) for e in again)
+
+
+def instructions_of_points(nest: Nest) -> tuple[float, float]:
+    """Instructions of each point of the nest, and those of them that its scans need."""
+    whole = guess(prod(a.extent for a in nest.axes))
+    values = axes_of_values(nest)
+    sizes = {a.name: a.extent for a in nest.axes}
+
+    def count(body: Sequence[Equation]) -> float:
+        points = [(e, guess(prod(sizes[a] for a in axes_of(e, values)))) for e in body]
+        return sum(instructions_of(e) for e, size in points if 8 * size >= whole)
+
+    return count(nest.body), count(needed(nest.body, [e.value for e in nest.body if isinstance(e, Scan)]))
 
 
 def needed(body: tuple[Equation, ...] | list[Equation], goals: list[str]) -> list[Equation]:
