@@ -109,8 +109,12 @@ class Partials:
             self._combine_one(text, partial)
             return
         eqn, out, acc = partial.eqn, partial.out, partial.acc
-        count = atomic(partial.array.count())
-        text.open(f"for (int64 t = 1; t < threads; ++t) {{  // {eqn.op} over {', '.join(eqn.axes)}")
+        count, over = atomic(partial.array.count()), f"{eqn.op} over {', '.join(eqn.axes)}"
+        if acc.floating and eqn.op == "sum":
+            text.add(f"add_parts({out}_part, threads, {count});  // {over}")
+            self.arrays[out] = partial.array
+            return
+        text.open(f"for (int64 t = 1; t < threads; ++t) {{  // {over}")
         text.open(f"for (int64 k = 0; k < {count}; ++k) {{")
         if is_place(eqn):
             text.add(f"{self.best.kind(eqn, False)} b = {{{out}_part[k], {out}_place[k]}};")

@@ -63,6 +63,7 @@ _TILES = (
     re.compile(r"\b\w+_end = least\(\w+ [+*] (\d+), (\d+)\);"),
     re.compile(r"\bfill\(\w+, (\d+), "),
     re.compile(r"\b(?:drain|settle)\(\w+, \w+, \w+, (\d+)\);"),
+    re.compile(r"\badd_parts\(\w+, threads, (\d+)\);"),
 )
 _MEMORY = (
     re.compile(r"\bconst int64 shared = 0 \+ rounded\(\(threads \* (\d+)\) \* \d\), own = 0;"),
