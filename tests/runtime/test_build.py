@@ -16,7 +16,7 @@ import torch
 from lamina.errors import BadArgument
 from lamina.runtime import build as build_module
 from lamina.runtime import kernel as kernel_module
-from lamina.runtime.build import BuildResult, build_kernels
+from lamina.runtime.build import BuildResult, build_kernels, build_together
 from lamina.runtime.cache import Cache
 from lamina.runtime.clock import Clock
 from lamina.runtime.compilation import Limit, Running
@@ -50,6 +50,27 @@ def test_kernels_run(compiler: Compiler, cache: Cache, scale_unit: MakeUnit) -> 
     result = build([scale_unit(i) for i in range(5)], compiler, cache)
     assert [scaled_by(result.kernels[f"scale_{i}"]) for i in range(5)] == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert (result.compiled, result.reused, dict(result.errors)) == (5, 0, {})
+
+
+def test_groups_of_kernels_are_one_batch(counting: CountingCompiler, cache: Cache, scale_unit: MakeUnit) -> None:
+    compiler = found(counting, cache)
+    before = counting.starts()
+    groups = [[scale_unit(1, "a"), scale_unit(2, "b")], [scale_unit(2, "a"), scale_unit(3, "b")], []]
+    first, second, third = build_together(groups, compiler=compiler, isa="plain", cache=cache)
+    assert counting.starts() == before + 2  # one compiler, and the linker
+    assert [scaled_by(first.kernels[name]) for name in "ab"] == [1.0, 2.0]
+    assert [scaled_by(second.kernels[name]) for name in "ab"] == [2.0, 3.0]
+    assert [(one.compiled, one.reused) for one in (first, second, third)] == [(2, 0), (1, 0), (0, 0)]
+    assert first.seconds > second.seconds > third.seconds == 0.0
+
+
+def test_a_kernel_that_does_not_compile_harms_no_other_group(
+    compiler: Compiler, cache: Cache, scale_unit: MakeUnit
+) -> None:
+    wrong = KernelUnit("a", "static void a(double* o) { *o = nothing; }", (KernelFunction("a", "p"),))
+    first, second = build_together([[wrong], [scale_unit(3, "a")]], compiler=compiler, isa="plain", cache=cache)
+    assert (list(first.errors), list(second.errors)) == (["a"], [])
+    assert scaled_by(second.kernels["a"]) == 3.0
 
 
 def test_every_kind_of_parameter_arrives(compiler: Compiler, cache: Cache) -> None:

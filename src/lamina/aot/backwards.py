@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from lamina.aot.engine.torch_private import is_zero_tensor
+from lamina.base.together import compiled_together, together
 
 __all__ = ["Backward", "Backwards", "Boxed", "CompileBackward", "Strides", "Tangent"]
 
@@ -70,16 +72,23 @@ def _copied(gradient: Any, tangent: Tangent, stride: tuple[int, ...]) -> torch.T
 
 
 class Backwards:
-    """The compiled backwards of one region, by the strides of the gradients they take; each is made once."""
+    """The compiled backwards of one region, by the strides of the gradients they take; each is made once.
 
-    __slots__ = ("_compile", "_found", "_last", "_lock", "_tangents", "_usual")
+    Where forwards are compiled together, as those of one graph's parts, their usual backwards are so too, when the
+    first of them is asked for, unless this one is ``alone``.
+    """
 
-    def __init__(self, compile_backward: CompileBackward, tangents: Sequence[Tangent]) -> None:
+    __slots__ = ("_beside", "_compile", "_found", "_last", "_lock", "_tangents", "_usual")
+
+    def __init__(self, compile_backward: CompileBackward, tangents: Sequence[Tangent], *, alone: bool = False) -> None:
         self._compile, self._tangents = compile_backward, tangents
         self._usual = tuple(t.stride for t in tangents)
         self._found: dict[Strides, Backward | None] = {}
         self._lock = threading.Lock()
         self._last: tuple[Strides, Backward] | None = None
+        beside = None if alone else together()
+        self._beside: list[Backwards] = [] if beside is None else beside.of(_backwards)
+        self._beside.append(self)
 
     @property
     def found(self) -> dict[Strides, Backward | None]:
@@ -121,6 +130,18 @@ class Backwards:
     def _backward(self, strides: Strides) -> Backward | None:
         if strides in self._found:
             return self._found[strides]
+        if strides != self._usual:
+            return self._made(strides)
+        with compiled_together():
+            made = self._made(strides)
+            while self._beside:
+                other = self._beside.pop()
+                if other is not self:
+                    with suppress(Exception):  # which is raised when that one is asked for
+                        other._made(other._usual)
+        return made
+
+    def _made(self, strides: Strides) -> Backward | None:
         with self._lock:
             if strides not in self._found:
                 if self._is_one_too_many(strides):
@@ -134,3 +155,8 @@ class Backwards:
         if all(s == usual for s, usual in zip(strides, self._usual, strict=True) if s is not None):
             return False
         return sum([s is not None for s in found] == there for found in self._found) >= _MOST_LAYOUTS
+
+
+def _backwards() -> list[Backwards]:
+    """Those of the regions that are compiled together, until the first of them is asked for."""
+    return []

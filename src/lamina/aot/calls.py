@@ -15,7 +15,7 @@ from lamina.aot.trace import CallTrace, trace_call
 from lamina.base.aliasing import writes_first
 from lamina.base.fx.torch_private import flatten, unflatten
 from lamina.base.fx.writes import elementwise_writes
-from lamina.base.symbolic.torch_private import has_symbols, is_fake
+from lamina.base.symbolic.torch_private import detached, has_symbols, is_fake
 from lamina.base.torch_private import HigherOrderOperator, OpOverload, schema_of
 
 __all__ = ["Call", "Calls", "Unsuitable", "Value", "is_plain"]
@@ -101,7 +101,7 @@ class Calls:
         key = (call.key, shapes, grad)
         found = self._traces.get(key)
         if found is None:
-            fakes = [v.fake.detach().requires_grad_(v.requires_grad) for v in call.operands]
+            fakes = [detached(v.fake).requires_grad_(v.requires_grad) for v in call.operands]
             with torch.set_grad_enabled(grad):
                 plain = elementwise_writes(call.key[0])  # type: ignore[index]
                 found = trace_call(call.function, fakes, call.written, shapes, self._decompositions, plain)

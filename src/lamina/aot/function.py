@@ -155,7 +155,7 @@ def training_function(
     rereading = compile_rereading is not None
     layouts = [t for t in tangents if t is not None]
     backwards = Backwards(compile_backward, layouts)
-    others = None if compile_rereading is None else Backwards(compile_rereading, layouts)
+    others = None if compile_rereading is None else Backwards(compile_rereading, layouts, alone=True)
     run_backward = _backward_function(
         backwards, others, tangents, tangents_of, len(rereads), again, rerun, (name, where)
     )

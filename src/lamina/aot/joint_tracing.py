@@ -36,6 +36,7 @@ from lamina.base.captured import NOTES, example
 from lamina.base.fx.copying import Made, Write, copy_nodes
 from lamina.base.fx.torch_private import flatten, graph_module, unflatten
 from lamina.base.source import source_of
+from lamina.base.symbolic.torch_private import detached
 from lamina.base.torch_private import fresh_symbols_dropped, schema_of, storage_of
 from lamina.ops.aliasing import makes_view
 
@@ -174,7 +175,7 @@ class _JointTracer:
         index = len(self.primals)
         given = self.fakes[index]
         made = self.graph.placeholder(f"primals_{index + 1}")
-        fake = given.detach()
+        fake = detached(given)
         made.meta = {"val": fake, "partitioner_tag": "is_forward"}
         value = Value(made, fake, self.history and given.requires_grad)
         self.primals.append(value)
@@ -376,7 +377,7 @@ class _JointTracer:
         a, b = before.meta["val"], gradient.meta["val"]
         key = tuple((x.shape, x.stride(), x.dtype) for x in (a, b))
         if key not in self.sums:
-            self.sums[key] = (a + b).detach()
+            self.sums[key] = detached(a + b)
         total = self.graph.call_function(aten.add.Tensor, (before, gradient))
         source = f"{use.source} backward"
         total.meta = {"val": self.sums[key], "source": source, "partitioner_tag": "is_backward", **use.meta}

@@ -24,6 +24,7 @@ from lamina.aot.torch_private import (
 )
 from lamina.base.fx.recording import Recorder
 from lamina.base.fx.torch_private import flatten, unflatten
+from lamina.base.symbolic.torch_private import empty_strided
 
 __all__ = ["CallTrace", "trace_call"]
 
@@ -126,7 +127,7 @@ def _undetached(node: Any, results: Sequence[Any]) -> Any:
 def _tangent(layout: Any, result: torch.Tensor) -> torch.Tensor:
     """A gradient of ``result`` with the size, stride and dtype of ``layout``."""
     size, stride, dtype = layout
-    return torch.empty_strided(size, stride, dtype=dtype, device=result.device)
+    return empty_strided(size, stride, dtype, result.device, like=result)
 
 
 class _Found:

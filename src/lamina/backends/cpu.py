@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -30,6 +31,7 @@ from lamina.base.machine_target import target_of
 from lamina.base.plurals import counted
 from lamina.base.recipes import made_of
 from lamina.base.recovery import recover
+from lamina.base.together import together
 from lamina.codegen.cpp.emit import emit
 from lamina.codegen.cpp.prelude import prelude
 from lamina.codegen.cpp.sharing import Shared, shared_kernels, shown_numbers
@@ -40,13 +42,13 @@ from lamina.ir.plan import Kernel, KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options
 from lamina.record import Record
-from lamina.runtime.build import BuildResult, build_kernels
+from lamina.runtime.build import BuildResult, build_kernels, build_together
 from lamina.runtime.compilation import Limit, Running
 from lamina.runtime.host import load_program
 from lamina.runtime.kernel import KernelFunction, KernelUnit
 from lamina.runtime.locks import Patience
 from lamina.runtime.outputs import keep_at_most
-from lamina.runtime.pool import Later
+from lamina.runtime.pool import Batch, Joined, Later
 from lamina.runtime.toolchain import host_isa
 from lamina.schedule.errors import repeatable
 from lamina.schedule.fuse import Fused
@@ -170,17 +172,23 @@ class CpuBackend:
 
     def built(self, region: str, units: list[KernelUnit], running: Running) -> BuildResult:
         """Look the kernels up in the cache and compile what is missing."""
-        return build_kernels(
-            units,
-            compiler=chosen_compiler(self.options.cxx, self.cache, running),
-            isa=self.isa,
-            cache=self.cache,
-            jobs=self.options.jobs,
-            limit=Limit(self.options.build_seconds),
-            on_progress=progress_printer(region, "files") if self.options.progress else None,
-            running=running,
-            patience=Patience(_say_waiting, running.check),
-        )
+        return build_kernels(units, **self._how(region, running))
+
+    def built_together(self, region: str, groups: list[list[KernelUnit]], running: Running) -> list[BuildResult]:
+        """The same of the kernels of several regions, as one batch."""
+        return build_together(groups, **self._how(region, running))
+
+    def _how(self, region: str, running: Running) -> dict[str, Any]:
+        return {
+            "compiler": chosen_compiler(self.options.cxx, self.cache, running),
+            "isa": self.isa,
+            "cache": self.cache,
+            "jobs": self.options.jobs,
+            "limit": Limit(self.options.build_seconds),
+            "on_progress": progress_printer(region, "files") if self.options.progress else None,
+            "running": running,
+            "patience": Patience(_say_waiting, running.check),
+        }
 
 
 def _say_waiting(what: str) -> None:
@@ -214,11 +222,14 @@ class CpuKernels:
         self.tuning = sources.tuning if sources.tuning is not None and sources.tuning.open else None
         self.built: BuildResult | None = None
         self.process, self.lock = os.getpid(), threading.RLock()
-        self.building = Later(build_threads, self.build)
-
-    def build(self, running: Running) -> BuildResult:
-        """Build the kernels and the candidates of the tuning; in a thread in the background."""
-        return self.backend.built(self.plan.name, [*self.units, *self.trials], running)
+        beside = together()
+        self.building: Later[BuildResult] | Joined[BuildResult]
+        if beside is None:
+            self.building = Later(build_threads, lambda running: _build([self], running)[0])
+        else:
+            batch = beside.of(_batch)
+            beside.at_end(batch.begin)
+            self.building = batch.join(self)
 
     def program(self) -> Boxed:
         """The host program with its kernels, waited for; ATen calls where one of them was not built."""
@@ -290,3 +301,17 @@ class CpuKernels:
         """Run one kernel by itself."""
         addresses = [buffers[name].data_ptr() for name in step.buffers]
         self.result().kernels[step.kernel](*addresses, *(int(size.evaluate(sizes)) for size in step.sizes))
+
+
+def _batch() -> Batch[CpuKernels, BuildResult]:
+    """The kernels of regions that are compiled together."""
+    return Batch(build_threads, _build)
+
+
+def _build(wanted: list[CpuKernels], running: Running) -> list[BuildResult]:
+    """Build the kernels of regions, and the candidates of their tuning; in a thread in the background."""
+    first = wanted[0]
+    if all(one.backend.options == first.backend.options for one in wanted):
+        groups = [[*one.units, *one.trials] for one in wanted]
+        return first.backend.built_together(first.plan.name, groups, running)
+    return [_build([one], running)[0] for one in wanted]

@@ -43,7 +43,7 @@ class Build:
     running: Running
     loaded: dict[str, Functions] = field(default_factory=dict)
     errors: dict[str, KernelError] = field(default_factory=dict)
-    compiled: int = 0
+    compiled: set[str] = field(default_factory=set)
 
     def missing(self) -> list[str]:
         """Hashes of the kernels of which nothing is known yet."""
@@ -157,9 +157,8 @@ def _files(build: Build, compiler: Compiler, hashes: Sequence[str]) -> list[list
         macros = re.search(r"^\s*#\s*(?!pragma\b|line\b)", unit.source, re.MULTILINE)
         alone = identity if macros or _mark(compiler, identity) in _SUSPECTS else ""
         groups.setdefault((unit.prelude, unit.flags, alone), []).append(identity)
-    wanted = build.jobs * (2 if len(hashes) >= 8 * build.jobs else 1)
     # Starting a compiler costs as much as 2,000 characters of kernels take.
-    wanted = min(wanted, max(1, sum(len(build.units[h].source) for h in hashes) // 8192))
+    wanted = min(build.jobs, max(1, sum(len(build.units[h].source) for h in hashes) // 8192))
     files: list[list[str]] = []
     for members in groups.values():
         count = max(1, min(len(members), round(wanted * len(members) / len(hashes))))
@@ -206,7 +205,7 @@ def _link(build: Build, compiler: Compiler, hashes: list[str], space: Workspace)
     except OSError as error:
         raise _NotLoadable(f"it cannot be loaded: {error}") from None
     build.loaded.update(found)
-    build.compiled += len(found)
+    build.compiled.update(found)
     entry = _published(build, compiler, hashes, space.path)
     remember(found, Library(entry.key, frozenset(hashes), handle), build.units, compiler, build.cache)
     with suppress(Exception):  # read only to tell why a kernel is missing

@@ -23,7 +23,7 @@ from lamina.runtime.locks import Patience, Stripe, stripe_of
 from lamina.runtime.nearest import MissedKernel, missed_kernels
 from lamina.runtime.toolchain import Compiler, DiskIsFull, NoCompiler, compile_flags
 
-__all__ = ["BuildResult", "build_kernels"]
+__all__ = ["BuildResult", "build_kernels", "build_together"]
 
 _PROGRESS_SECONDS = 2.0
 """Seconds of building after which the user is told that kernels are compiled."""
@@ -68,13 +68,43 @@ def build_kernels(
     running: Running | None = None,
     patience: Patience | None = None,
 ) -> BuildResult:
-    """Load the kernels of all units, compiling those that the cache does not hold.
+    """Load the kernels of all units, compiling those that the cache does not hold; as ``build_together``."""
+    (built,) = build_together(
+        [units],
+        compiler=compiler,
+        isa=isa,
+        cache=cache,
+        jobs=jobs,
+        limit=limit,
+        on_progress=on_progress,
+        running=running,
+        patience=patience,
+    )
+    return built
+
+
+def build_together(
+    groups: Sequence[Sequence[KernelUnit]],
+    *,
+    compiler: Compiler | NoCompiler | None,
+    isa: str,
+    cache: Cache,
+    jobs: int = 0,
+    limit: Limit | None = None,
+    on_progress: Callable[[int, int, float], None] | None = None,
+    running: Running | None = None,
+    patience: Patience | None = None,
+) -> list[BuildResult]:
+    """Load the kernels of several groups of units, compiling those that the cache does not hold; a result for each.
+
+    Units of one group are told apart by their names, those of all groups are compiled as one batch. A result has the
+    seconds of the whole by its share of what was compiled.
 
     ``isa`` is one of ``toolchain.ISAS``. At most ``jobs`` compilers run at once (0: one per usable core), all of them
     until ``limit`` is over. ``on_progress(finished, files, seconds)`` is called about twice a second once two seconds
     have passed. Without a compiler only the cache is used. A kernel that cannot be built has a ``KernelError`` in the
     result and does not harm the others. What another process is compiling is waited for with ``patience``, then
-    compiled here too. Raises ``BadArgument`` if two different units have the same name, and ``Stopped`` after
+    compiled here too. Raises ``BadArgument`` if two units of a group with one name differ, and ``Stopped`` after
     ``running.stop()`` in another thread.
     """
     limit = limit or Limit(_SECONDS)
@@ -86,10 +116,11 @@ def build_kernels(
         if on_progress is not None and seconds >= _PROGRESS_SECONDS:
             on_progress(finished, files, seconds)
 
-    hashes = _hashes(units, compile_flags(isa))
+    hashes = [_hashes(units, compile_flags(isa)) for units in groups]
     by_hash: dict[str, KernelUnit] = {}
-    for unit in units:
-        by_hash.setdefault(hashes[unit.name], unit)
+    for units, of_group in zip(groups, hashes, strict=True):
+        for unit in units:
+            by_hash.setdefault(of_group[unit.name], unit)
     running = running or Running()
     build = Build(by_hash, compiler, isa, cache, jobs or _cores(), limit, tick, running)
     patience = patience or Patience(check=running.check)
@@ -107,11 +138,18 @@ def build_kernels(
         remedy = compiler.remedy if isinstance(compiler, DiskIsFull) else _REMEDY
         reason = KernelError(f"no C++ compiler, and the kernel is not in the cache{why}", remedy=remedy)
         build.errors.update(dict.fromkeys(build.missing(), reason))
-    kernels, errors = _results(units, hashes, build)
-    damages = tuple(cache.damages)[met:]
-    return BuildResult(
-        kernels, errors, len(build.loaded) - build.compiled, build.compiled, now() - started, damages, missed
-    )
+    seconds, told = now() - started, (tuple(cache.damages)[met:], missed)
+    results: list[BuildResult] = []
+    seen: set[str] = set()
+    for units, of_group in zip(groups, hashes, strict=True):
+        kernels, errors = _results(units, of_group, build)
+        new = (build.loaded.keys() & of_group.values()) - seen
+        seen |= new
+        compiled = len(new & build.compiled)
+        share = compiled / len(build.compiled) if build.compiled else 1 / len(groups)
+        results.append(BuildResult(kernels, errors, len(new) - compiled, compiled, seconds * share, *told))
+        told = (), ()
+    return results
 
 
 def _cores() -> int:

@@ -20,6 +20,7 @@ __all__ = [
     "KernelError",
     "KernelFunction",
     "KernelUnit",
+    "internal_source",
     "kernel_hash",
     "label",
     "meaning",
@@ -168,8 +169,8 @@ def label(unit: KernelUnit, identity: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', unit.name)}_{identity[:16]}"
 
 
-def _internal(unit: KernelUnit) -> str:
-    """The source of a unit whose functions nobody calls but their entries: else there is a copy of each beside those."""
+def internal_source(unit: KernelUnit) -> str:
+    """The source of a unit whose functions only their entries call: else compilers make a copy of each beside those."""
     text = unit.source
     for function in unit.functions:
         text = text.replace(f'extern "C" int64 {function.name}(', f"static int64 {function.name}(", 1)
@@ -185,7 +186,7 @@ def source_unit(kernels: Iterable[tuple[str, KernelUnit]]) -> str:
         parts.append(f"namespace kernel_{identity[:16]} {{")
         # A name with C linkage is one and the same in every namespace.
         parts += [f"#define {f.name} {f.name}_{identity[:16]}" for f in unit.functions]
-        parts += [f'#line 1 "{label(unit, identity)}"', _internal(unit), '#line 1 "entry"']
+        parts += [f'#line 1 "{label(unit, identity)}"', internal_source(unit), '#line 1 "entry"']
         for index, function in enumerate(unit.functions):
             values = ", ".join(f"slots[{i}]" for i in range(len(function.parameters)))
             call = f"return {function.name}({values});" if function.checked else f"{function.name}({values}); return 0;"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.runtime.cache import Cache, Entry, digest
-from lamina.runtime.kernel import ABI, KernelUnit, meaning, prelude_meaning
+from lamina.runtime.kernel import ABI, KernelUnit, internal_source, meaning, prelude_meaning
 from lamina.runtime.toolchain import Compiler, compile_flags
 
 __all__ = ["MissedKernel", "missed_kernels", "note_built"]
@@ -93,7 +93,7 @@ def _note(name: str) -> str:
 
 def _text(unit: KernelUnit) -> str:
     """The source as it is compared: without comments and the digits of names."""
-    return _DIGITS.sub("", meaning(unit.source, unit.functions))
+    return _DIGITS.sub("", meaning(internal_source(unit), unit.functions))
 
 
 def _old_text(cache: Cache, key: str, wanted: str) -> str:

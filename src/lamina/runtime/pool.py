@@ -12,8 +12,9 @@ from typing import Any, Generic, TypeVar
 
 from lamina.runtime.compilation import TICK_SECONDS, Running, Stopped
 
-__all__ = ["Later", "Pool"]
+__all__ = ["Batch", "Joined", "Later", "Pool"]
 
+_R = TypeVar("_R")
 _T = TypeVar("_T")
 
 
@@ -129,3 +130,48 @@ class _Attempt(Generic[_T]):
         except BaseException as error:
             self.ended = [], error
         self.done.set()
+
+
+class Batch(Generic[_R, _T]):
+    """Work of several who ask, done as one: ``work(requests, running)`` returns a result for each of the requests.
+
+    It begins with ``begin``, or when somebody wants a result, and what is asked for later is work of the next batch.
+    """
+
+    def __init__(self, pool: Callable[[], Pool], work: Callable[[list[_R], Running], list[_T]]) -> None:
+        self._pool, self._work = pool, work
+        self._requests: list[_R] = []
+        self._begun = _Begun[_T]()
+        self._guard = threading.Lock()
+
+    def join(self, request: _R) -> Joined[_T]:
+        """Ask for one more piece of work."""
+        with self._guard:
+            self._requests.append(request)
+            return Joined(self._begun, len(self._requests) - 1, self.begin)
+
+    def begin(self) -> None:
+        """Begin what was asked for so far in a thread of the pool."""
+        with self._guard:
+            requests, begun, self._requests, self._begun = self._requests, self._begun, [], _Begun[_T]()
+            if requests:
+                begun.results = Later(self._pool, lambda running: self._work(requests, running))
+
+
+class _Begun(Generic[_T]):
+    def __init__(self) -> None:
+        self.results: Later[list[_T]] | None = None
+
+
+class Joined(Generic[_T]):
+    """The place of one who asked among the results of a batch."""
+
+    def __init__(self, begun: _Begun[_T], place: int, begin: Callable[[], None]) -> None:
+        self._begun, self._place, self._begin = begun, place, begin
+
+    def result(self) -> _T:
+        """The result, waited for. Raises what the work raised."""
+        if self._begun.results is None:
+            self._begin()
+        assert self._begun.results is not None
+        return self._begun.results.result()[self._place]

@@ -297,9 +297,9 @@ def _try_out(path: str, space: Workspace, running: Running) -> tuple[Mapping[str
     run("-shared", "-fPIC", "-nostdlib", f"-Wl,-soname,{_STUB}", "-x", "c", "empty.c", "-o", "stub.so")
     compiling = (*compile_flags("plain"), "trial.cpp", "-o")
     linking = ("trial.o", *link_flags("stub.so"), "-o", "trial.so")
-    run(*compiling, "trial.o", "-c")
-    run(*linking)
     run(*compiling, "trial.s", "-S")
+    run("-c", "trial.s", "-o", "trial.o")
+    run(*linking)
     commands = run(*compiling, "trial.o", "-c", "-###", check=False) + run(*linking, "-###", check=False)
     # Names of temporary files are made up anew each time.
     commands = re.sub(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,14 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import lamina
+from lamina.backends import cpu
 from lamina.base.captured import UNSEEN_RESULTS
 from lamina.capture.frame_reasons import IN_PARTS, REUSED
 from lamina.capture.own import recorder
 from lamina.capture.own.callable import interpreted_callable
+from lamina.capture.own.segment import Segment
 from lamina.record import Record
+from lamina.runtime.build import build_together
 
 _LAYERS, _WIDTH, _ROWS = 8, 128, 400
 
@@ -259,3 +263,44 @@ def test_an_interrupt_between_parts_leaves_what_eager_computes(monkeypatch: pyte
     assert len(made) == 4
     for one, other in zip(kept, wanted, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def _batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of how many regions kernels are built, for each batch from now on."""
+    found: list[int] = []
+
+    def counted(groups: Any, **how: Any) -> Any:
+        found.append(len(groups))
+        return build_together(groups, **how)
+
+    monkeypatch.setattr(cpu, "build_together", counted)
+    return found
+
+
+def test_the_kernels_of_all_parts_are_one_batch_each_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    batches, model = _batches(monkeypatch), Blocks()
+    call = lamina.compile(model, options={"capture": "own", "compare_eager": "off", "cache_dir": str(tmp_path)})
+    x, at = _given()
+    found = call(x, at)[0]
+    (parts,) = batches
+    assert parts >= 3
+    found.square().sum().backward()
+    assert batches == [parts, parts]
+    model.zero_grad()
+    _same_numbers(model, call, x, at)
+    assert batches == [parts, parts]
+
+
+def test_parts_that_look_otherwise_than_expected_are_compiled_when_they_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    batches, model = _batches(monkeypatch), Blocks()
+
+    def expected(part: Segment, fake: Any) -> Any:
+        part._expected[id(fake)] = ("another look",)
+        return fake
+
+    monkeypatch.setattr(Segment, "expected", expected)
+    call = lamina.compile(model, options={"capture": "own", "compare_eager": "off", "cache_dir": str(tmp_path)})
+    _same_numbers(model, call, *_given())
+    assert len(batches) > 2

@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 
 from lamina.base.fx.torch_private import DEVICE_OF, DispatchMode, autograd_decomposes
 from lamina.base.fx.writes import Written, written_by
-from lamina.base.symbolic.torch_private import is_fake
+from lamina.base.symbolic.torch_private import detached, is_fake
 from lamina.base.torch_private import OpOverload, schema_of, storage_of
 
 __all__ = ["Decompositions", "Recorder", "Unrecordable", "called"]
@@ -189,7 +189,7 @@ class Recorder(DispatchMode):
         """``node`` computes ``value``: a tensor, or several."""
         self.calls.append(node)
         if isinstance(value, torch.Tensor) and (is_fake(value) or not self._differentiated):
-            node.meta["val"] = value.detach() if self._differentiated else value
+            node.meta["val"] = detached(value) if self._differentiated else value
             self._nodes[id(value)] = node
             self._alive.append(value)
         elif isinstance(value, (tuple, list)):

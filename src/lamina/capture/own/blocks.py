@@ -61,12 +61,12 @@ class Parts:
 
 
 def part_of_graph(
-    whole: Segment, nodes: Sequence[Node], tensors: Mapping[Node, Pending], seen: Set[Node]
+    whole: Segment, nodes: Sequence[Node], tensors: Mapping[Node, Pending], seen: Set[Node], ahead: bool = False
 ) -> tuple[Segment, list[Node], list[Node]]:
     """Some ``nodes`` of a graph as a graph, with those of the ``whole`` that it gives and its own for these.
 
     ``tensors`` are those of all nodes that are asked for, by the program if they are ``seen``; the parts before this
-    one have computed theirs.
+    one have computed theirs, or, ``ahead`` of that, the part is as it will be if these look as without values.
     """
     entries = dict(zip(_calls_in(whole), whole.key, strict=True))
     given: dict[Node, torch.Tensor] = {whole.input_nodes[id(tensor)]: tensor for tensor in whole.inputs}
@@ -78,8 +78,9 @@ def part_of_graph(
     for node in nodes:
         for read in node.all_input_nodes:
             if read not in made:
-                part.fake_of(given[read])
-                made[read] = part.input_nodes[id(given[read])]
+                tensor = part.expected(read.meta["example_value"]) if ahead and read in tensors else given[read]
+                part.fake_of(tensor)
+                made[read] = part.input_nodes[id(tensor)]
         args, kwargs = map_arg((node.args, node.kwargs), made.__getitem__)
         copied = part.graph.create_node(node.op, node.target, args, kwargs, node.name)
         copied.meta = dict(node.meta)

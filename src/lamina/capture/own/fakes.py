@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.symbolic.torch_private import detached
 from lamina.base.torch_private import is_leaf, storage_of
 from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.nested import flat, tensors_only
@@ -159,8 +160,8 @@ def _outlined(found: Any, places: dict[int, int]) -> Any:
         if id(found) in places:
             return places[id(found)]
         if found.requires_grad and not found.is_leaf:
-            return _WithHistory(found.detach())
-        return found.detach().requires_grad_(found.requires_grad)
+            return _WithHistory(detached(found))
+        return detached(found).requires_grad_(found.requires_grad)
     if found is None:
         return None
     return type(found), [_outlined(part, places) for part in found]

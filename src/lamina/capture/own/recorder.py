@@ -32,7 +32,7 @@ from lamina.capture.own.places import by_interpreter
 from lamina.capture.own.regions import Regions
 from lamina.capture.own.reuse.remade import remade
 from lamina.capture.own.reuse.values import is_read
-from lamina.capture.own.running import fill, rescue
+from lamina.capture.own.running import compile_ahead, fill, rescue
 from lamina.capture.own.saved_tensors.torch_private import hooks_on_saved_tensors
 from lamina.capture.own.segment import Segment, is_quiet, writes_to_outside
 from lamina.capture.own.torch_calls import (
@@ -473,16 +473,20 @@ class Recorder(TorchFunctionMode):
             raise
 
     def _fill(self, segment: Segment, alive: list[Pending], outputs: list[Node]) -> None:
+        key = self._key(segment, outputs)
+        fill(self.regions, self.trace, self.hooks, segment, key, alive, outputs)
+
+    def _key(self, segment: Segment, outputs: list[Node]) -> Any:
         regions = checkpointed_parts(segment.graph) if self.regions_entered else ()
         wanted = tuple(segment.numbers[n] for n in outputs)
-        key = (tuple(segment.key), tuple(segment.looks), segment.state, wanted, regions)
-        fill(self.regions, self.trace, self.hooks, segment, key, alive, outputs)
+        return tuple(segment.key), tuple(segment.looks), segment.state, wanted, regions
 
     def _fill_parts(self, segment: Segment, parts: Parts, alive: dict[Node, Pending]) -> None:
         """The same part by part; what an exception leaves of the whole can be drawn and computed again."""
         self.regions.told_parts(parts.blocks, parts.calls)
         with without_function_modes():
             segment.begin()
+            compile_ahead(self.regions, self.hooks, segment, parts, alive, self._key)
         for nodes in parts.nodes:
             with without_function_modes():
                 part, wanted, outputs = part_of_graph(segment, nodes, alive, parts.seen)

@@ -42,8 +42,8 @@ class Regions:
     ``families`` has those that differ in integers only, unless each is to be compiled by itself. Beside a graph of many
     calls, or in a ``large`` program, which is going to have one, small graphs between two breaks are not compiled:
     ``told`` is given the number of calls of each. ``told_parts`` is given how many equal blocks a graph is cut into, of
-    how many calls each; ``in_parts`` tells of graphs, by their calls, whether they are. ``functions`` are calls of
-    transforms, by what they compute.
+    how many calls each; ``in_parts`` tells of graphs, by their calls, whether they are, ``cut`` has those of which all
+    parts are compiled. ``functions`` are calls of transforms, by what they compute.
     """
 
     backend: Backend
@@ -59,6 +59,7 @@ class Regions:
     told_parts: Callable[[int, int], None] = lambda blocks, calls: None
     most: int = 0
     in_parts: dict[Any, bool] = field(default_factory=dict)
+    cut: dict[Any, bool] = field(default_factory=dict)
     ahead: dict[Any, Any] = field(default_factory=dict)
     functions: dict[Any, Callable[..., Any]] = field(default_factory=dict)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from lamina.base.together import compiled_together
 from lamina.capture.own.autocast import Autocast
+from lamina.capture.own.blocks import Parts, part_of_graph
+from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.noting import escaped, pin, pin_sizes
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.regions import Regions
@@ -21,7 +25,7 @@ from lamina.capture.own.torch_private import SET_GRAD, is_from_a_hook, without_f
 from lamina.capture.own.trials import Tried
 from lamina.capture.own.writing import Writing
 
-__all__ = ["fill", "rescue"]
+__all__ = ["compile_ahead", "fill", "rescue"]
 
 
 def fill(
@@ -63,6 +67,35 @@ def fill(
             become(made, results)
     if trace is not None and run is not None:
         _tell(trace, segment, run, trial, alive, aliased)
+
+
+def compile_ahead(
+    regions: Regions,
+    hooks: Any,
+    whole: Segment,
+    parts: Parts,
+    alive: Mapping[Node, Pending],
+    key_of: Callable[[Segment, list[Node]], Any],
+) -> None:
+    """Compile all parts of a graph before the first of them runs, so that their kernels are built as one batch.
+
+    A part whose inputs turn out to look otherwise is compiled when it is to run; what fails is so again, and raises.
+    """
+    key = (tuple(whole.key), tuple(whole.looks), whole.state, len(alive))
+    if key in regions.cut:
+        return
+    if len(regions.cut) >= MOST_KEPT:
+        regions.cut.clear()
+    regions.cut[key] = True
+    grad = torch.is_grad_enabled()
+    with suppress(Exception), compiled_together(), Autocast(whole.state[1]), HookedAs(hooks):
+        for nodes in parts.nodes:
+            part, _, outputs = part_of_graph(whole, nodes, alive, parts.seen, ahead=True)
+            try:
+                SET_GRAD(part.state[0])
+                regions.of(part, key_of(part, outputs), outputs, lambda *numbers: None)
+            finally:
+                SET_GRAD(grad)
 
 
 def _tell(

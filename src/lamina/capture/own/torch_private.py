@@ -26,6 +26,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from lamina.base.devices import kind_of
+from lamina.base.symbolic.torch_private import empty_strided
 from lamina.capture.own.saved_tensors.torch_private import itself
 
 __all__ = [
@@ -227,7 +228,7 @@ def looking_like(tensor: torch.Tensor) -> Any:
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     offset = tensor.storage_offset()
     if offset == 0:
-        made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        made = empty_strided(tensor.size(), tensor.stride(), tensor.dtype, tensor.device)
     else:
         memory = torch.empty(offset + max(extent, 0), dtype=tensor.dtype, device=tensor.device)
         made = memory.as_strided(tensor.size(), tensor.stride(), offset).detach()
