@@ -225,11 +225,15 @@ class CpuKernels:
         beside = together()
         self.building: Later[BuildResult] | Joined[BuildResult]
         if beside is None:
-            self.building = Later(build_threads, lambda running: _build([self], running)[0])
+            self.building = Later(build_threads, self.build)
         else:
             batch = beside.of(_batch)
             beside.at_end(batch.begin)
             self.building = batch.join(self)
+
+    def build(self, running: Running) -> BuildResult:
+        """Build the kernels and the candidates of the tuning; in a thread in the background."""
+        return _build([self], running)[0]
 
     def program(self) -> Boxed:
         """The host program with its kernels, waited for; ATen calls where one of them was not built."""

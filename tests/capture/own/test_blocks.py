@@ -17,7 +17,7 @@ import lamina
 from lamina.backends import cpu
 from lamina.base.captured import UNSEEN_RESULTS
 from lamina.capture.frame_reasons import IN_PARTS, REUSED
-from lamina.capture.own import recorder
+from lamina.capture.own import blocks, recorder
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.segment import Segment
 from lamina.record import Record
@@ -297,10 +297,10 @@ def test_parts_that_look_otherwise_than_expected_are_compiled_when_they_run(
     batches, model = _batches(monkeypatch), Blocks()
 
     def expected(part: Segment, fake: Any) -> Any:
-        part._expected[id(fake)] = ("another look",)
+        part.expected[id(fake)] = ("another look",)
         return fake
 
-    monkeypatch.setattr(Segment, "expected", expected)
+    monkeypatch.setattr(blocks, "_expected", expected)
     call = lamina.compile(model, options={"capture": "own", "compare_eager": "off", "cache_dir": str(tmp_path)})
     _same_numbers(model, call, *_given())
     assert len(batches) > 2

@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._sympy.functions import FloorDiv, IntTrueDiv
 
+from lamina.base.devices import kind_of
 from lamina.base.symbolic.environment.torch_private import AskedTooLate, is_settled
 
 __all__ = [
@@ -91,7 +92,7 @@ def empty_strided(
     else:  # another mode may have to see the call
         mode = like.fake_mode if isinstance(like, FakeTensor) else None
     numbers = all(type(n) is int for n in (*size, *stride))
-    if mode is None or device.type != "cpu" or not numbers or torch.is_inference_mode_enabled():
+    if mode is None or not kind_of(device).host or not numbers or torch.is_inference_mode_enabled():
         return torch.empty_strided(size, stride, dtype=dtype, device=device)
     with in_kernel_invocation_manager(mode):
         made = torch.empty_strided(size, stride, dtype=dtype, device="meta")

@@ -20,6 +20,7 @@ from torch.fx.node import map_arg
 from lamina.base.devices import kind_of
 from lamina.base.source import operation_name
 from lamina.base.torch_private import storage_of
+from lamina.capture.own.fakes import look
 from lamina.capture.own.frame import MOST_KEPT
 from lamina.capture.own.nested import frozen
 from lamina.capture.own.pending import Pending
@@ -78,7 +79,7 @@ def part_of_graph(
     for node in nodes:
         for read in node.all_input_nodes:
             if read not in made:
-                tensor = part.expected(read.meta["example_value"]) if ahead and read in tensors else given[read]
+                tensor = _expected(part, read.meta["example_value"]) if ahead and read in tensors else given[read]
                 part.fake_of(tensor)
                 made[read] = part.input_nodes[id(tensor)]
         args, kwargs = map_arg((node.args, node.kwargs), made.__getitem__)
@@ -93,6 +94,12 @@ def part_of_graph(
     part.unseen = frozenset(place for place, node in enumerate(wanted) if node not in seen)
     part.key.append(("unseen", *sorted(part.unseen)))
     return part, wanted, [made[node] for node in wanted]
+
+
+def _expected(part: Segment, fake: Any) -> Any:
+    """``fake`` as an input of a part: it stands for a tensor that is not computed yet."""
+    part.expected[id(fake)] = (torch.Tensor, *look(fake)[1:])
+    return fake
 
 
 def parts_of(segment: Segment, known: dict[Any, bool]) -> Parts | None:

@@ -41,6 +41,7 @@ class Segment:
 
     Results at the places ``unseen`` are read by other graphs of the call only. ``handled`` are calls that may raise
     what the program goes on after. ``left_at`` is the call that raised, whose modes are those of the program then.
+    Inputs that stand for tensors which are not computed yet look as ``expected``, by their identity.
     """
 
     def __init__(self, stand_ins: Fakes) -> None:
@@ -72,7 +73,7 @@ class Segment:
         self.pairs: dict[Pair, None] = {}
         self.unseen: frozenset[int] = frozenset()
         self._whole = (0, 0, 0)
-        self._expected: dict[int, Any] = {}
+        self.expected: dict[int, Any] = {}
 
     def __enter__(self) -> None:
         """A call is going to be recorded; what an exception leaves of one is taken back."""
@@ -259,11 +260,6 @@ class Segment:
             return self.nodes[id(value)]
         return self.learnt[id(value)][1] if id(value) in self.learnt and type(value) in (float, int) else value
 
-    def expected(self, fake: Any) -> Any:
-        """``fake`` as an input: what stands for a tensor that is not computed yet."""
-        self._expected[id(fake)] = (torch.Tensor, *look(fake)[1:])
-        return fake
-
     def fake_of(self, tensor: torch.Tensor) -> Any:
         """What stands for ``tensor`` while nothing is computed."""
         if type(tensor) is Pending:
@@ -272,7 +268,7 @@ class Segment:
             return tensor._fake
         node = self.input_nodes.get(id(tensor))
         if node is None:
-            appearance = self._expected.get(id(tensor)) or look(tensor)
+            appearance = self.expected.get(id(tensor)) or look(tensor)
             fake = self.stand_ins.of(tensor, appearance, self.alike[appearance])
             self.alike[appearance] += 1
             self.looks.append(appearance)
