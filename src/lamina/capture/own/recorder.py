@@ -473,20 +473,16 @@ class Recorder(TorchFunctionMode):
             raise
 
     def _fill(self, segment: Segment, alive: list[Pending], outputs: list[Node]) -> None:
-        key = self._key(segment, outputs)
+        key = _key(self.regions_entered, segment, outputs)
         fill(self.regions, self.trace, self.hooks, segment, key, alive, outputs)
-
-    def _key(self, segment: Segment, outputs: list[Node]) -> Any:
-        regions = checkpointed_parts(segment.graph) if self.regions_entered else ()
-        wanted = tuple(segment.numbers[n] for n in outputs)
-        return tuple(segment.key), tuple(segment.looks), segment.state, wanted, regions
 
     def _fill_parts(self, segment: Segment, parts: Parts, alive: dict[Node, Pending]) -> None:
         """The same part by part; what an exception leaves of the whole can be drawn and computed again."""
         self.regions.told_parts(parts.blocks, parts.calls)
         with without_function_modes():
             segment.begin()
-            compile_ahead(self.regions, self.hooks, segment, parts, alive, self._key)
+            key_of = partial(_key, self.regions_entered)
+            compile_ahead(self.regions, self.hooks, segment, parts, alive, key_of)
         for nodes in parts.nodes:
             with without_function_modes():
                 part, wanted, outputs = part_of_graph(segment, nodes, alive, parts.seen)
@@ -516,6 +512,13 @@ class Recorder(TorchFunctionMode):
         if self.segment is None or id(args[0]._fake) not in self.segment.nodes:
             raise lost(args[0])
         self.segment.marks.append((function, args, kwargs))
+
+
+def _key(checkpointed: Any, segment: Segment, outputs: list[Node]) -> Any:
+    """What tells a graph from others; calls of it may be ``checkpointed``."""
+    regions = checkpointed_parts(segment.graph) if checkpointed else ()
+    wanted = tuple(segment.numbers[n] for n in outputs)
+    return tuple(segment.key), tuple(segment.looks), segment.state, wanted, regions
 
 
 def _alone(func: Any, args: Any, kwargs: Any, operands: list[Any], found: Any) -> Node:
