@@ -15,7 +15,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.overrides import TorchFunctionMode
 
-from lamina.base.drawing import may_draw
+from lamina.base.drawing import call_may_draw
 from lamina.base.torch_private import is_functional
 from lamina.capture.modes.handlers import looks_at_values
 from lamina.capture.own.autocast import switch_autocast
@@ -255,7 +255,7 @@ class Recorder(TorchFunctionMode):
         fake_args, fake_kwargs = mapped(args, tensors(segment.fake_of)), mapped(kwargs, tensors(segment.fake_of))
         written = written_by(func, args, kwargs)
         # What an operator of the program's does beside computing would be done twice as draws would.
-        draws = may_draw(name_of(func)) or is_functional(func)
+        draws = call_may_draw(name_of(func), args, kwargs) or is_functional(func)
         self._refuse_in_attempt(bool(written) and not segment.owns(written), draws)
         records = (
             bool(written)
