@@ -54,7 +54,7 @@ def test_an_index_out_of_range_is_an_error_of_eagers_type(wrong: int) -> None:
     i[3, 2] = wrong
     with pytest.raises(RuntimeError):
         WAYS["sums"](i, w, f)
-    with pytest.raises(RuntimeError, match="embedding_bag"):
+    with pytest.raises(RuntimeError, match=r"embedding_bag|Index 17 of input takes value"):
         lamina.compile(WAYS["sums"], options={"strict": True})(i, w, f)
 
 
