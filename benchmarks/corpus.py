@@ -180,7 +180,7 @@ def _not_built(*args: Any, **kwargs: Any) -> Any:
 
 
 def _written(program: Program, folder: Path, simd: str) -> str:
-    cpu_backend.build_kernels = _not_built  # type: ignore[attr-defined]
+    cpu_backend.build_together = _not_built  # type: ignore[attr-defined]
     (folder / f"{program.name}.txt").write_text(texts(program, simd), encoding="utf-8")
     return program.name
 

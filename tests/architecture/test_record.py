@@ -34,7 +34,7 @@ def repeated(record: Record) -> list[object]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_backend, "build_kernels", corpus._not_built)
+    monkeypatch.setattr(cpu_backend, "build_together", corpus._not_built)
 
 
 def records(program: corpus.Program) -> Iterator[Record]:

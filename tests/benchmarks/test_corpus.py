@@ -12,7 +12,7 @@ from benchmarks import corpus
 
 @pytest.fixture(autouse=True)
 def _nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_backend, "build_kernels", corpus._not_built)
+    monkeypatch.setattr(cpu_backend, "build_together", corpus._not_built)
 
 
 def test_texts_hold_every_stage_and_are_the_same_again() -> None:

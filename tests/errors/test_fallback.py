@@ -35,7 +35,7 @@ STAGES = (
     "lamina.backends.cpu.emit",
     "lamina.backends.cpu.prelude",
     "lamina.backends.cpu.chosen_compiler",
-    "lamina.backends.cpu.build_kernels",
+    "lamina.backends.cpu.build_together",
     "lamina.backends.cpu.load_program",
     "lamina.capture.dynamo.guard_empty_hooks",
     "lamina.capture.dynamo.guard_unguarded",

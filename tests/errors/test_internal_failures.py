@@ -40,7 +40,7 @@ STAGES = [
     ("lamina.backends.cpu.make_plan", "plan"),
     ("lamina.backends.cpu.emit_host", "host program"),
     ("lamina.backends.cpu.emit", "kernel text"),
-    ("lamina.backends.cpu.build_kernels", "build"),
+    ("lamina.backends.cpu.build_together", "build"),
     ("lamina.backends.cpu.chosen_compiler", "compiler"),
     ("lamina.backends.cpu.load_program", "load"),
 ]

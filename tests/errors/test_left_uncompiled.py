@@ -253,9 +253,9 @@ OWN_CODES = {
     "quantised": "LM1025",
     "loop": "LM1001",
     "try": "",  # what is printed waits for no tensor
-    "manager": "LM1022",
+    "manager": "",
     "open": "LM1022",
-    "optimizer": "LM1022",
+    "optimizer": "",
     "logger": "",
     "own generator": "LM1022",
     "coroutine": "LM1020",
@@ -277,10 +277,10 @@ OWN_PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tup
     "branch of torch": (
         lambda: lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
         lambda: (x(),),
-        "LM1024",
+        "",
     ),
-    "mapped": (lambda: lambda x: torch.vmap(torch.sin)(x), lambda: (x(),), "LM1024"),
-    "differentiated": (lambda: lambda x: torch.func.grad(lambda y: y.sin().sum())(x), lambda: (x(),), "LM1024"),
+    "mapped": (lambda: lambda x: torch.vmap(torch.sin)(x), lambda: (x(),), ""),
+    "differentiated": (lambda: lambda x: torch.func.grad(lambda y: y.sin().sum())(x), lambda: (x(),), ""),
     "checkpointed": (
         lambda: lambda x: checkpoint(torch.sin, x, use_reentrant=True),
         lambda: (x().requires_grad_(),),

@@ -32,7 +32,7 @@ PROGRAMS = [p for p in corpus.programs(2, 10_000) if not p.name.startswith("oper
 def plans(program: corpus.Program, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plan]:
     """The plans of a program for this machine, and those of its regions for an H100."""
     made: list[Record] = []
-    monkeypatch.setattr(cpu_backend, "build_kernels", corpus._not_built)
+    monkeypatch.setattr(cpu_backend, "build_together", corpus._not_built)
     monkeypatch.setattr(corpus, "_sections", lambda record: made.append(record) or ())
     torch.compiler.reset()
     corpus.texts(program)

@@ -22,9 +22,9 @@ from lamina.aot.torch_private import (
     to_functional,
     traced_nodes,
 )
+from lamina.base.fakes.torch_private import empty_strided
 from lamina.base.fx.recording import Recorder
 from lamina.base.fx.torch_private import flatten, unflatten
-from lamina.base.symbolic.torch_private import empty_strided
 
 __all__ = ["CallTrace", "trace_call"]
 

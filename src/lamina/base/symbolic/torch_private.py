@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 from torch.fx.experimental import _config
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
@@ -20,7 +20,6 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._sympy.functions import FloorDiv, IntTrueDiv
 
-from lamina.base.devices import kind_of
 from lamina.base.symbolic.environment.torch_private import AskedTooLate, is_settled
 
 __all__ = [
@@ -28,7 +27,6 @@ __all__ = [
     "contiguous",
     "depends_on_data",
     "detached",
-    "empty_strided",
     "from_arguments",
     "has_symbols",
     "hint",
@@ -74,34 +72,6 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
 def _is_special(fake: FakeTensor) -> bool:
     symbolic = fake.fake_mode.shape_env is not None and has_symbols(fake)
     return symbolic or fake.layout is not torch.strided or torch.is_inference_mode_enabled()
-
-
-def empty_strided(
-    size: Sequence[int],
-    stride: Sequence[int],
-    dtype: torch.dtype,
-    device: torch.device,
-    like: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """``torch.empty_strided`` where a mode of fake tensors is active, or beside the fake tensor ``like``.
-
-    Likewise at a fifth of the time.
-    """
-    if like is None:
-        mode = _active_mode()
-    else:  # another mode may have to see the call
-        mode = like.fake_mode if isinstance(like, FakeTensor) else None
-    numbers = all(type(n) is int for n in (*size, *stride))
-    if mode is None or not kind_of(device).host or not numbers or torch.is_inference_mode_enabled():
-        return torch.empty_strided(size, stride, dtype=dtype, device=device)
-    with in_kernel_invocation_manager(mode):
-        made = torch.empty_strided(size, stride, dtype=dtype, device="meta")
-    return FakeTensor(mode, made, device)
-
-
-def _active_mode() -> FakeTensorMode | None:
-    found: FakeTensorMode | None = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-    return found
 
 
 def hint(size: int | torch.SymInt, unknown: int = 4096) -> int:

@@ -26,7 +26,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from lamina.base.devices import kind_of
-from lamina.base.symbolic.torch_private import empty_strided
+from lamina.base.fakes.torch_private import empty_strided
 from lamina.capture.own.saved_tensors.torch_private import itself
 
 __all__ = [
