@@ -264,14 +264,14 @@ def test_kernels_that_fail_beside_their_candidates_are_built_alone(
     bench: type[FakeBench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Candidates take compilers' time, which has a limit."""
-    real = CpuBackend.built
+    real = CpuBackend.built_together
 
-    def build(self: CpuBackend, region: str, units: list[KernelUnit], running: Running) -> BuildResult:
-        done = real(self, region, units, running)
-        failed = {units[0].name: KernelError("the time for compilers was over")} if len(units) > 1 else {}
-        return replace(done, errors=failed)
+    def build(self: CpuBackend, region: str, groups: list[list[KernelUnit]], running: Running) -> list[BuildResult]:
+        done = real(self, region, groups, running)
+        late = KernelError("the time for compilers was over")
+        return [replace(d, errors={g[0].name: late}) for d, g in zip(done, groups, strict=True)]
 
-    monkeypatch.setattr(CpuBackend, "built", build)
+    monkeypatch.setattr(CpuBackend, "built_together", build)
     record = run(tmp_path)
     assert tuned(record).reason == "kernels were not built beside their candidates, and are built alone"
     assert not record.decisions("fallback")
