@@ -173,8 +173,8 @@ class Memory:
         (k,) = self._last()
         line = f"{facts.lines[k]}_by{turns.step}"
         scalar, vector = facts.parts(turns.rest)
-        place = " + ".join([f"({vector})", line]) if vector else line
-        pointer = f"{buffer} + {scalar} + ({place})" if scalar else f"{buffer} + ({place})"
+        # Added to the address one by one: the sum of two numbers of 32 bits may have more.
+        pointer = " + ".join([buffer, *([scalar] if scalar else []), *([f"({vector})"] if vector else []), line])
         inside = [f"{line}_in" if name == f"{facts.lines[k]}_in" else name for name in facts.inside(span)]
         return pointer, [*inside, *self._first(span)]
 
