@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import lamina
-from lamina.aot.overlap import inputs_written, overlapping_write
+from lamina.aot.overlap import how_often_written, inputs_written, overlapping_write
 from lamina.base.overlap import overlaps
 
 LAYOUTS = [
@@ -73,3 +74,59 @@ def test_functions_named_after_keywords_write_to_nothing() -> None:
         node.meta["example_value"] = FakeTensorMode().from_tensor(torch.ones(3, dtype=torch.bool))
     graph.output(graph.call_function(operator.or_, (graph.call_function(operator.and_, (x, y)), y)))
     assert inputs_written(torch.fx.GraphModule({}, graph)) == ()
+
+
+def _thrice(x: torch.Tensor) -> torch.Tensor:
+    x.detach().mul_(2)
+    x.add_(1)
+    x[0].add_(1)
+    return x.sin()
+
+
+def _once_each(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    x.mul_(2)
+    x[1:].zero_()
+    return (w * 2).sum()
+
+
+def _a_list(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    torch._foreach_mul_([x, w.detach().clone()], 2.0)
+    return w.argmax()
+
+
+def _read_after_it(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    x.mul_(2)
+    return (x * w).sum()
+
+
+@pytest.mark.parametrize("capture", ["own", "dynamo"])
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("function", [_thrice, _once_each, _a_list, _read_after_it])
+def test_versions_rise_as_often_as_a_graph_writes(function: Any, gradients: bool, capture: str) -> None:
+    torch.compiler.reset()
+    compiled = lamina.compile(function, options={"capture": capture, "strict": True})
+
+    def called(call: Any) -> int:
+        x, w = torch.ones(4, 3), torch.ones(4, 3, requires_grad=gradients)
+        before = x._version
+        result = call(*(x, w)[: 1 if function is _thrice else 2])
+        raised = x._version - before
+        if result.requires_grad:
+            result.sum().backward()
+        return raised
+
+    assert [called(compiled) for _ in range(3)] == [called(function)] * 3
+
+
+def test_calls_that_write_to_an_input_are_counted_through_its_views() -> None:
+    found: list[list[int]] = []
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        found.append(how_often_written(gm))
+        return gm.forward
+
+    torch.compiler.reset()
+    torch.compile(_once_each, backend=backend)(torch.ones(4, 3), torch.ones(4, 3))
+    assert found == [[2, 0]]

@@ -17,6 +17,7 @@ from lamina.aot.function import inference_function, training_function
 from lamina.aot.graph_compiler import GraphCompiler, role
 from lamina.aot.joint_tracing import JointGraph
 from lamina.aot.norm_statistics import kept_by_norms
+from lamina.aot.overlap import how_often_written
 from lamina.aot.partition import Partition
 from lamina.aot.tangents import restrided
 from lamina.aot.torch_private import without_autocast
@@ -70,9 +71,11 @@ def with_training(
 
 
 def _versions_raised(traced: JointGraph, gm: GraphModule) -> tuple[int, ...]:
-    """The inputs whose version rises where the graph is called: those that it writes to, as eager does."""
-    kept = kept_by_norms(gm)
-    return tuple(i for i in traced.mutated if i not in kept)
+    """The inputs whose version rises where the graph is called, each as often as calls of the graph write to it."""
+    if not traced.mutated:
+        return ()
+    kept, times = kept_by_norms(gm), how_often_written(gm)
+    return tuple(i for i in traced.mutated if i not in kept for _ in range(max(1, times[i])))
 
 
 def _compile_backward(graphs: GraphCompiler, backward: GraphModule) -> CompileBackward:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from torch.fx import GraphModule, Node
@@ -13,7 +14,7 @@ from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 from lamina.base.write_conflicts import Conflict, has_shared_elements, write_conflict
 
-__all__ = ["inputs_written", "overlapping_write"]
+__all__ = ["how_often_written", "inputs_written", "overlapping_write"]
 
 _REASONS = {
     Conflict.SHARED_ELEMENTS: eager_reasons.SHARED_ELEMENTS,
@@ -40,6 +41,13 @@ def inputs_written(gm: GraphModule) -> tuple[int, ...]:
     """Places of the inputs in whose memory a captured call writes, as far as its name and arguments tell."""
     written = {_storage(one) for node in gm.graph.nodes for one in tensors_written(node)} - {None}
     return tuple(i for i, node in enumerate(gm.graph.find_nodes(op="placeholder")) if _storage(node) in written)
+
+
+def how_often_written(gm: GraphModule) -> list[int]:
+    """For each input how many captured calls write in its memory, as far as their names and arguments tell."""
+    counts = Counter(_storage(one) for node in gm.graph.nodes for one in tensors_written(node))
+    del counts[None]
+    return [counts[_storage(node)] for node in gm.graph.find_nodes(op="placeholder")]
 
 
 def _storage(node: Node) -> Any:

@@ -36,9 +36,10 @@ from lamina.aot.joint_tracing import JointGraph, trace_joint
 from lamina.aot.list_writes import with_versions
 from lamina.aot.norm_statistics import kept_by_norms
 from lamina.aot.notes import Notes
-from lamina.aot.overlap import inputs_written
+from lamina.aot.overlap import how_often_written, inputs_written
 from lamina.aot.overlapping_views import returns_windows
 from lamina.aot.separate_histories import separating, without_histories
+from lamina.aot.shared_memory import counting_each
 from lamina.aot.specialized_integers import fixed_integers, wants_numbers
 from lamina.aot.state import undone, without_history
 from lamina.aot.taken_apart import TakenApart
@@ -139,6 +140,9 @@ def through_autograd(captured: Captured, decompositions: Decompositions, graphs:
         made_of(compiled, "inference", compiled=graphs.inference, mutated=(), trained=torch.is_grad_enabled())
     if graphs.saves:
         compiled = without_history(compiled, gm.forward if captured.by_hand else undone(gm))
+    times = how_often_written(gm)
+    if more := {i: times[i] - 1 for i in graphs.written if times[i] > 1}:
+        compiled = counting_each(compiled, more)
     return Differentiated(compiled, graphs.written, outside, autograd.written_with_history)
 
 

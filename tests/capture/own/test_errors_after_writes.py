@@ -177,3 +177,22 @@ def test_a_lookup_that_is_in_range_ends_no_graph() -> None:
     compiled = lamina.compile(read_after_a_write, backend="eager", options={"capture": "own"})
     outcome(compiled, [1, 2])
     assert not compiled.record.decisions("break")
+
+
+def filled_between(x, y):
+    part = x.unsqueeze(0).expand(2, *x.shape)[1]
+    made = x.exp()
+    torch._dynamo.graph_break()
+    part.fill_(y[0])
+    torch._dynamo.graph_break()
+    return part.sum(), made
+
+
+def test_a_view_whose_history_autograd_refuses_to_make_is_used_without_one() -> None:
+    compiled = lamina.compile(filled_between, options={"capture": "own", "strict": True})
+    for number in range(3):
+        torch.manual_seed(number)
+        x, y = torch.randn(4, 6, requires_grad=True), torch.randn(6, requires_grad=True)
+        with torch.no_grad():
+            wanted, found = (call((x * 1)[:], y) for call in (filled_between, compiled))
+        torch.testing.assert_close(found, wanted)

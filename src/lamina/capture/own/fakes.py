@@ -121,10 +121,18 @@ class Fakes:
         return made[place]
 
 
+class Stale(Exception):
+    """A tensor whose history autograd refuses to make: a view that somebody wrote to the base of."""
+
+
 def look(t: torch.Tensor) -> Any:
-    """What a compiled graph assumes of a tensor that it is given."""
+    """What a compiled graph assumes of a tensor that it is given; raises ``Stale``."""
+    try:
+        leaf = is_leaf(t)
+    except RuntimeError as error:
+        raise Stale from error
     return (
-        type(t), t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, is_leaf(t),
+        type(t), t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, leaf,
         t.is_conj(), t.is_neg(),
     )  # fmt: skip
 

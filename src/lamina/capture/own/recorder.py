@@ -21,7 +21,7 @@ from lamina.capture.modes.handlers import looks_at_values
 from lamina.capture.own.autocast import switch_autocast
 from lamina.capture.own.blocks import Parts, part_of_graph, parts_of
 from lamina.capture.own.checkpoints.torch_private import checkpointed_parts, mark_checkpointed
-from lamina.capture.own.fakes import OTHER_KIND, NotHeld, kind_of_look, look
+from lamina.capture.own.fakes import OTHER_KIND, NotHeld, Stale, kind_of_look, look
 from lamina.capture.own.frame import MISSING, Unhandled
 from lamina.capture.own.fused_layers import layer_of
 from lamina.capture.own.kept_casts import KeptCasts
@@ -242,6 +242,8 @@ class Recorder(TorchFunctionMode):
         try:
             with segment:
                 return self._put_into(segment, func, args, kwargs)
+        except Stale:
+            return None
         except _Apart as apart:
             if apart.writes:
                 return None
