@@ -3,12 +3,17 @@
 import random
 import threading
 import weakref
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
+import lamina
 from lamina.aot import run
+from lamina.testing.fuzz.torch_private import state_of_thread
 
 from .models import GPT, Residual
 from .reference import Reference, operations
@@ -552,3 +557,25 @@ def test_writes_that_change_sizes_or_meet_a_view_are_not_recorded():
     for function in (turned, aliased):
         x = leaf(4, 5)
         torch.testing.assert_close(gradients(Reference().compile(function), [x]), gradients(function, [x]))
+
+
+def test_a_captured_transform_that_raises_while_it_is_traced_leaves_nothing_behind() -> None:
+    """torch.func forbids hooks on saved tensors while it differentiates; the calls that do so are in the graph."""
+    net = torch.nn.Linear(4, 4)
+
+    def inside(x: Tensor) -> Any:
+        return torch.func.grad(lambda p: torch.func.functional_call(net, p, (x,)).square().sum())(
+            dict(net.named_parameters())
+        )
+
+    before = state_of_thread()
+    torch.compiler.reset()
+    compiled = lamina.compile(inside, options={"strict": True})
+    for number in range(2):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t) if number else nullcontext():
+            x = torch.ones(3, 4, requires_grad=True) * 1
+        found, wanted = compiled(x), inside(x)
+        assert state_of_thread() == before
+        torch.testing.assert_close(found, wanted)
+        sum(t.sum() for t in found.values()).backward()
+        assert state_of_thread() == before

@@ -248,10 +248,29 @@ def tracing_state(fake_mode: Any) -> Iterator[None]:
     """What tracing needs around it: the fake mode, Python decompositions, and the random generators left alone.
 
     Hooks of the caller's on saved tensors (``checkpoint`` has some) see the compiled function's, not those of tracing.
+    A captured graph that raises within a function transform of its own leaves neither the transform nor what that
+    forbids.
     """
-    unseen = torch.autograd.graph.saved_tensors_hooks(_itself, _itself)
-    with preserve_rng_state(), fake_mode, enable_python_dispatcher(), unseen:
+    hooked = saving_is_hooked(True) is not None  # transforms refuse hooks, so that there are none but to hide some
+    unseen = torch.autograd.graph.saved_tensors_hooks(_itself, _itself) if hooked else contextlib.nullcontext()
+    with _transforms_kept(), preserve_rng_state(), fake_mode, enable_python_dispatcher(), unseen:
         yield
+
+
+@contextlib.contextmanager
+def _transforms_kept() -> Iterator[None]:
+    """Function transforms that are entered inside are left, and hooks on saved tensors are forbidden as before."""
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+    why = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
+    try:
+        yield
+    finally:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        if torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() != why:
+            if why is None:
+                torch._C._autograd._saved_tensors_hooks_enable()
+            else:
+                torch._C._autograd._saved_tensors_hooks_disable(why)
 
 
 # The result's sizes from those of the input and either wanted sizes or factors.

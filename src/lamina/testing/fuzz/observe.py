@@ -22,7 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from lamina.base.reference import in_double
 from lamina.base.torch_private import version_of
 from lamina.errors import BadArgument
-from lamina.testing.fuzz.torch_private import autocast_depth
+from lamina.testing.fuzz.torch_private import autocast_depth, state_of_thread
 from lamina.testing.fuzz.values import Backwards, differentiating, drawing
 
 __all__ = ["Raised", "Seen", "Trace", "load", "observe", "traced"]
@@ -241,6 +241,10 @@ def _state() -> dict[str, Any]:
         "autocast depth": autocast_depth(),
         "default dtype": torch.get_default_dtype(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "anomaly mode": torch.is_anomaly_enabled(),
+        "precision of products": torch.get_float32_matmul_precision(),
+        "threads": torch.get_num_threads(),
+        **state_of_thread(),
         "random state": hashlib.sha256(bytes(torch.get_rng_state().tolist())).hexdigest(),
     }
 

@@ -13,9 +13,20 @@ from torch._higher_order_ops.map import map as each
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch._ops import HigherOrderOperator
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["NORMS_APART", "SUMS_APART", "PerturbedMode", "autocast_depth", "each", "scan", "unbacked", "while_loop"]
+__all__ = [
+    "NORMS_APART",
+    "SUMS_APART",
+    "PerturbedMode",
+    "autocast_depth",
+    "each",
+    "scan",
+    "state_of_thread",
+    "unbacked",
+    "while_loop",
+]
 
 _aten = torch.ops.aten
 
@@ -24,6 +35,22 @@ def autocast_depth() -> int:
     """In how many autocast regions this thread is; as long as it is in one, casts of weights are kept."""
     torch.autocast_increment_nesting()
     return int(torch.autocast_decrement_nesting())
+
+
+def state_of_thread() -> dict[str, object]:
+    """What a call might leave behind in this thread beside what torch has functions for: transforms, modes, hooks."""
+    return {
+        "function transforms": torch._C._functorch.get_dynamic_layer_stack_depth(),
+        "function modes": torch._C._len_torch_function_stack(),
+        "dispatch modes": torch._C._len_torch_dispatch_stack(),
+        "hooks on saved tensors": torch._C._autograd._top_saved_tensors_default_hooks(True) is not None,
+        "why no hooks on saved tensors": torch._C._autograd._saved_tensors_hooks_get_disabled_error_message(),
+        "forward mode": forward_ad._current_level,
+        "gradients in forward mode": torch._C._is_fwd_grad_enabled(),
+        "multithreading": torch._C._is_multithreading_enabled(),
+        "view replay": torch._C._is_view_replay_enabled(),
+        "functions of subclasses": torch._C._is_torch_function_enabled(),
+    }
 
 
 _COMPOSED = torch._C.DispatchKey.CompositeImplicitAutograd
