@@ -81,3 +81,35 @@ def test_writes_are_refused_where_eager_refuses_them(function: Any, kind: str, d
         return shown
 
     assert seen(lamina.compile(function, dynamic=dynamic)) == seen(function)
+
+
+def _parts_before_a_mode_is_left_off(x: torch.Tensor) -> torch.Tensor:
+    first, *_ = x.unbind(0)
+    torch.set_grad_enabled(False)
+    return first
+
+
+def _parts_before_a_graph_break_without_gradients(x: torch.Tensor) -> torch.Tensor:
+    first, *_ = x.split(1)[1].unbind(0)
+    with torch.no_grad():
+        torch._dynamo.graph_break()
+    return first
+
+
+@pytest.mark.parametrize("capture", ["own", "dynamo"])
+@pytest.mark.parametrize("function", [_parts_before_a_mode_is_left_off, _parts_before_a_graph_break_without_gradients])
+def test_parts_are_views_of_the_input_where_the_graph_ends_without_gradients(function: Any, capture: str) -> None:
+    torch.compiler.reset()
+    compiled = lamina.compile(function, options={"capture": capture, "strict": True})
+    for call in (function, compiled, compiled):
+        x = torch.ones(3, 4, requires_grad=True) * 1
+        part = call(x)
+        left = torch.is_grad_enabled()
+        torch.set_grad_enabled(True)
+        assert left == (function is not _parts_before_a_mode_is_left_off)
+        assert part._is_view()
+        (gradient,) = torch.autograd.grad(part.sum(), x, retain_graph=True)
+        assert gradient.sum() == 4
+        x.zero_()
+        with pytest.raises(RuntimeError, match="multiple views|multi|inplace"):
+            part.sum().backward()

@@ -74,7 +74,24 @@ def replayed_views(gm: GraphModule) -> Replayed | None:
     made = list(dict.fromkeys(viewing))
     kept = [one for one in returned if one not in made]
     places = tuple(-1 - made.index(one) if one in made else kept.index(one) for one in returned)
-    return Replayed(_copy(gm, kept, None), _made(gm, made), places)
+    return Replayed(_copy(gm, kept, None), _in_the_mode_before(gm, _made(gm, made)), places)
+
+
+def _in_the_mode_before(gm: GraphModule, views: Callable[..., Any]) -> Callable[..., Any]:
+    """``views``, called when the graph has run, in the grad mode in which that began; it leaves the graph's."""
+    before, after = torch.is_grad_enabled(), _left(gm)
+    if before == after:
+        return views
+
+    def made(*inputs: Any) -> Any:
+        SET_GRAD(before)
+        try:
+            return views(*inputs)
+        finally:
+            SET_GRAD(after)
+
+    never_captured(made)
+    return made
 
 
 def _made(gm: GraphModule, views: Sequence[Node]) -> Callable[..., Any]:
@@ -161,7 +178,7 @@ def _unknown(gm: GraphModule, viewing: Sequence[Node]) -> Node | None:
     """The first of the views that needs more than views and integers of the inputs, or None."""
     if not viewing:
         return None
-    if any(_moves(node) for node in gm.graph.nodes) or _left(gm) != torch.is_grad_enabled():
+    if any(_moves(node) for node in gm.graph.nodes):
         return viewing[0]
     return next((one for one in viewing if not all(_is_place(node) for node in _needed([one]))), None)
 
