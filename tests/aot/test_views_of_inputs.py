@@ -111,5 +111,5 @@ def test_parts_are_views_of_the_input_where_the_graph_ends_without_gradients(fun
         (gradient,) = torch.autograd.grad(part.sum(), x, retain_graph=True)
         assert gradient.sum() == 4
         x.zero_()
-        with pytest.raises(RuntimeError, match="multiple views|multi|inplace"):
+        with pytest.raises(RuntimeError, match="multiple views"):
             part.sum().backward()
