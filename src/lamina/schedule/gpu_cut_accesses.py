@@ -10,7 +10,7 @@ from lamina.ir.index import Axis, Expr, as_expr, prod
 from lamina.ir.loops import Buffer, Equation, Load, Store
 from lamina.schedule.accesses import gathers
 from lamina.schedule.gpu_cutting import ACROSS, SHORT, NestToCut, axes_of
-from lamina.schedule.gpu_fast_axis import fast_of
+from lamina.schedule.gpu_fast_axis import fast_of, near_step
 from lamina.schedule.gpu_work import SECTOR
 
 __all__ = ["Accesses"]
@@ -41,7 +41,12 @@ class Accesses:
             for name in offset.axes()
             if offset.coefficient(self.facts.axes[name]) == 1
         ]
-        return fast_of(self.facts.nest, runs)
+        near = [
+            (offset.axes(), along, self.facts.size(offset.axes()))
+            for _, offset in self.offsets
+            if (along := near_step(offset, self.facts.nest.axes)) is not None
+        ]
+        return fast_of(self.facts.nest, runs, near)
 
     def inner(self) -> frozenset[str]:
         """Of several sets of reduced axes the one whose results the others need, else the one with the fast axis."""

@@ -12,7 +12,7 @@ from lamina.ir.index import Expr, Loaded, prod
 from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block
 from lamina.schedule.accesses import gathers
-from lamina.schedule.gpu_fast_axis import fast_of
+from lamina.schedule.gpu_fast_axis import Run, fast_of, near_step
 from lamina.schedule.gpu_work import instructions_of
 from lamina.schedule.windows import slides
 
@@ -97,7 +97,8 @@ def guess(extent: Expr) -> int:
 def fast_axis(nest: Nest) -> str | None:
     """The axis along which most of the bytes are contiguous."""
     axis, values = {a.name: a for a in nest.axes}, axes_of_values(nest)
-    runs: list[tuple[frozenset[str], str, int]] = []
+    runs: list[Run] = []
+    near: list[Run] = []
     for eqn in nest.body:
         if isinstance(eqn, Load | Store):
             (expr,) = eqn.index
@@ -105,10 +106,12 @@ def fast_axis(nest: Nest) -> str | None:
             weight = guess(prod(axis[a].extent for a in names)) * (3 if isinstance(eqn, Store) else 2)
             # From the last to the first element is as contiguous as from the first to the last.
             runs += [(names, name, weight) for name in names if expr.coefficient(axis[name]) in (1, -1)]
+            if (along := near_step(expr, nest.axes)) is not None:
+                near.append((names, along, weight))
             if isinstance(eqn, Store) and (placed := placed_along(eqn, values)) is not None:
                 names |= {placed}
                 runs.append((names, placed, guess(prod(axis[a].extent for a in names)) * _UPDATED))
-    return fast_of(nest, runs) or (nest.axes[-1].name if nest.axes else None)
+    return fast_of(nest, runs, near) or (nest.axes[-1].name if nest.axes else None)
 
 
 def placed_along(eqn: Store, values: Mapping[str, frozenset[str]]) -> str | None:

@@ -4,29 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from lamina.ir.index import Axis, Expr
 from lamina.ir.loops import Check, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
+from lamina.schedule.gpu_work import SECTOR
 
-__all__ = ["fast_of"]
+__all__ = ["Run", "fast_of", "near_step"]
 
 _NARROW = 32
 """Points of a run that are too few for a tile's side."""
 
 
-def fast_of(nest: Nest, runs: Iterable[tuple[frozenset[str], str, int]]) -> str | None:
+Run = tuple[frozenset[str], str, int]
+"""An access that is contiguous along an axis: the axes that it varies over, that axis, and its bytes."""
+
+
+def near_step(expr: Expr, axes: Iterable[Axis]) -> str | None:
+    """The axis along which an access goes in the smallest step, if 32-bit elements in that step share a sector of memory.
+
+    So does one of a tensor of which every second element is taken; of several axes in equal steps it is none.
+    """
+    steps = {a.name: abs(step.const) for a in axes if (step := expr.coefficient(a)) is not None and step.is_int}
+    steps = {name: step for name, step in steps.items() if step}
+    least = min(steps, key=steps.__getitem__, default=None)
+    if least is None or 4 * steps[least] > SECTOR or sum(step == steps[least] for step in steps.values()) > 1:
+        return None
+    return least
+
+
+def fast_of(nest: Nest, runs: Iterable[Run], near: Iterable[Run] = ()) -> str | None:
     """The axis along which most of the bytes are contiguous; ``None`` where nothing is.
 
-    ``runs`` are the accesses that are contiguous along an axis: the axes one varies over, that axis, and its bytes.
     Where a nest reduces the same axes everywhere, what does not vary over them says nothing: it is read or written
-    once. Such a nest with no other contiguous access goes along what it reduces (places that are computed, as a roll's,
-    are nearly contiguous there).
+    once. Such a nest with no other contiguous access goes along the axis of those that are ``near``ly so, by
+    ``near_step``, or along what it reduces (places that are computed, as a roll's, are nearly contiguous there).
     """
     sets = {frozenset(e.axes) for e in nest.body if isinstance(e, Reduce)}
     over = next(iter(sets)) if len(sets) == 1 else frozenset[str]()
     names = [a.name for a in nest.axes]
-    score: dict[str, int] = {}
-    for axes, along, nbytes in runs:
-        if not over or axes & over:
-            score[along] = score.get(along, 0) + nbytes
+
+    def scored(found: Iterable[Run]) -> dict[str, int]:
+        score: dict[str, int] = {}
+        for axes, along, nbytes in found:
+            if not over or axes & over:
+                score[along] = score.get(along, 0) + nbytes
+        return score
+
+    score = scored(runs) or (scored(near) if over else {})
     if not score:
         return next((name for name in reversed(names) if name in over), None)
     best = max(score, key=lambda name: (score[name], names.index(name)))

@@ -14,6 +14,7 @@ from lamina.ir.last_block import paired_axes
 from lamina.ir.loops import Buffer, BufferView, LoopProgram, Nest, Step
 from lamina.ir.plan import GpuSchedule
 from lamina.schedule.counts import narrow_counts
+from lamina.schedule.cut_ends import taken_in_by_readers
 from lamina.schedule.flatten import Flat
 from lamina.schedule.gpu import choose, small_tile
 from lamina.schedule.gpu_last_block import join_in_last_block, with_last_block
@@ -51,10 +52,11 @@ class GridPlanning:
                 steps += part.steps
             else:
                 steps += run
-        program = replace(program, steps=tuple(steps))
+        program, more = taken_in_by_readers(replace(program, steps=tuple(steps)), before)
+        decisions += more
         if apart:
-            program, more = with_reductions_apart(program, apart, self.target)
-            decisions += more
+            program, taken_apart = with_reductions_apart(program, apart, self.target)
+            decisions += taken_apart
         return program, decisions
 
     def grouped(self, program: LoopProgram, ordered: Sequence[Step], memo: Memo) -> list[GroupedStep]:

@@ -10,7 +10,7 @@ stored one. Numbers are not drawn again, and nothing is computed again that a ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from lamina.base.decision import Decision
@@ -45,12 +45,17 @@ _PLACES = 16
 """Places at which a point may read what is computed there."""
 
 
-def recompute(steps: Sequence[Step], buffers: BufferFacts, numerics: str) -> tuple[list[Step], tuple[Decision, ...]]:
-    """``steps`` with values computed where they are read, or pieces of one tensor in one nest, where that is faster."""
+def recompute(
+    steps: Sequence[Step], buffers: BufferFacts, numerics: str, only: Collection[str] | None = None
+) -> tuple[list[Step], tuple[Decision, ...]]:
+    """``steps`` with values computed where they are read, or pieces of one tensor in one nest, where that is faster;
+    of all values in a GPU's memory, or of ``only`` these.
+    """
     chooser = _Chooser(StepTable(steps), buffers, numerics)
     tried: set[str] = set()
     for step in steps:
         names = [b for b in dict.fromkeys(stored(step)) if b not in tried and _is_ours(b, buffers)]
+        names = [b for b in names if only is None or b in only]
         tried.update(names)
         refused = [name for name in names if chooser.alone(name) is False]
         if len(refused) > 1:
