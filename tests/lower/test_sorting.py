@@ -15,7 +15,7 @@ from lamina.lower.sorted_rows import LONGEST
 from lamina.lower.sorting_network import comparators
 from lamina.lower.to_loops import lower
 
-from .harness import check, outcome
+from .harness import check, for_a_gpu, outcome
 from .samples import DTYPES, check_samples, samples
 from .torch_private import traced
 
@@ -153,6 +153,22 @@ def test_what_is_left_to_the_library() -> None:
         assert calls(lambda x: torch.sort(x), x.to(dtype)) == 1
         assert calls(lambda x: torch.sort(x)[0], x.to(dtype)) == 0
         assert calls(lambda x: torch.sort(x, stable=True), x.to(dtype)) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int16, torch.int32])
+@pytest.mark.parametrize(("length", "library"), [(9, 1), (32, 1), (33, 0), (200, 0), (1024, 0)])
+def test_a_gpus_library_leaves_equal_elements_of_longer_rows_in_order(
+    dtype: torch.dtype, length: int, library: int
+) -> None:
+    for descending in (False, True):
+        x = torch.randint(0, 5, (3, length)).to(dtype)
+        program = for_a_gpu(lambda x: torch.sort(x, descending=descending), [x])  # noqa: B023
+        assert sum(isinstance(s, LibraryCall) for s in program.steps) == library
+        if not library:
+            for mine, theirs in zip(
+                run_program(program, [x]), torch.sort(x, descending=descending, stable=True), strict=True
+            ):
+                assert_same(mine, theirs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

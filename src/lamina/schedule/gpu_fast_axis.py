@@ -19,7 +19,7 @@ Run = tuple[frozenset[str], str, int]
 
 
 def near_step(expr: Expr, axes: Iterable[Axis]) -> str | None:
-    """The axis along which an access goes in the smallest step, if 32-bit elements in that step share a sector of memory.
+    """The axis along which an access takes its smallest step, if one sector holds several 32-bit elements of it.
 
     So does one of a tensor of which every second element is taken; of several axes in equal steps it is none.
     """
