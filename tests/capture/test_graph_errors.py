@@ -294,3 +294,41 @@ def test_only_graphs_that_may_raise_beside_changes_are_watched(
     compiled = lamina.compile(program)
     compiled(torch.ones(4), torch.tensor([0, 1]), [])
     assert len(watched) == count
+
+
+class _Counting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += x.detach().sum(0)
+        return x * self.weight
+
+
+class _Hooking(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = _Counting(), _Counting()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        y.register_hook(lambda g: g * 2)
+        return self.second(y)
+
+
+def test_code_with_a_constant_that_has_no_hash_gets_a_handler() -> None:
+    """Dynamo makes the globals of a hook a constant of the code after a graph break."""
+    nets = [_Hooking(), _Hooking()]
+    calls = [nets[0], lamina.compile(nets[1], options={"strict": True})]
+    for number in range(3):
+        gradients = []
+        for net, call in zip(nets, calls, strict=True):
+            if number == 1:
+                net.first.register_full_backward_pre_hook(lambda module, arriving: None)
+            x = torch.ones(2, 4, requires_grad=True)
+            call(x).sum().backward()
+            gradients.append(x.grad)
+        torch.testing.assert_close(*gradients)
+    torch.testing.assert_close(nets[0].first.seen, nets[1].first.seen)

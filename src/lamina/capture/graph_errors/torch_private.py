@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from types import CodeType
@@ -111,8 +112,25 @@ def _with_handler(code: CodeType, new_code: CodeType) -> CodeType | None:
         _cover(instructions, handler[0])
         instructions.extend(handler)
 
-    found: CodeType = transform_code_object(new_code, transform)[0]
-    return found
+    # Dynamo looks a code up by its constants, among which it may have put what has no hash, as a dict.
+    constants = tuple(c if _has_hash(c) else _Unhashed(c) for c in new_code.co_consts)
+    found: CodeType = transform_code_object(new_code.replace(co_consts=constants), transform)[0]
+    return found.replace(co_consts=tuple(c.value if isinstance(c, _Unhashed) else c for c in found.co_consts))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Unhashed:
+    """Stands for a constant without a hash."""
+
+    value: Any
+
+
+def _has_hash(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _cover(instructions: list[Instruction], target: Instruction) -> None:
