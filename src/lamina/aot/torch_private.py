@@ -49,6 +49,7 @@ from lamina.aot.engine.torch_private import (
 )
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import is_leaf as is_known_leaf
+from lamina.base.torch_private import let_go, transforms_kept
 
 __all__ = [
     "ASSERT",
@@ -253,24 +254,13 @@ def tracing_state(fake_mode: Any) -> Iterator[None]:
     """
     hooked = saving_is_hooked(True) is not None  # transforms refuse hooks, so that there are none but to hide some
     unseen = torch.autograd.graph.saved_tensors_hooks(_itself, _itself) if hooked else contextlib.nullcontext()
-    with _transforms_kept(), preserve_rng_state(), fake_mode, enable_python_dispatcher(), unseen:
-        yield
-
-
-@contextlib.contextmanager
-def _transforms_kept() -> Iterator[None]:
-    """Function transforms that are entered inside are left, and hooks on saved tensors are forbidden as before."""
-    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
-    why = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
-    try:
-        yield
-    finally:
-        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
-        if torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() != why:
-            if why is None:
-                torch._C._autograd._saved_tensors_hooks_enable()
-            else:
-                torch._C._autograd._saved_tensors_hooks_disable(why)
+    with transforms_kept():
+        try:
+            with preserve_rng_state(), fake_mode, enable_python_dispatcher(), unseen:
+                yield
+        except Exception as error:
+            let_go(error)
+            raise
 
 
 # The result's sizes from those of the input and either wanted sizes or factors.

@@ -9,6 +9,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
+from traceback import clear_frames
 from typing import Any, TypeVar
 
 import torch
@@ -36,6 +37,7 @@ __all__ = [
     "is_functional",
     "is_leaf",
     "is_view",
+    "let_go",
     "makes_parts",
     "memory_of",
     "name_of_how_made",
@@ -46,6 +48,7 @@ __all__ = [
     "schema_of",
     "set_versions",
     "storage_of",
+    "transforms_kept",
     "unseen_by_modes",
     "version_of",
     "versions_kept",
@@ -221,6 +224,38 @@ def versions_kept(tensors: Iterable[object]) -> Iterator[None]:
         yield
     finally:
         set_versions(counting, before)
+
+
+@contextlib.contextmanager
+def transforms_kept() -> Iterator[None]:
+    """Function transforms that are entered inside are left, with all that they switch in this thread.
+
+    One that raises halfway may leave its level, autograd's keys of the dispatcher excluded (no operation has a history
+    then, nor raises a version), and hooks on saved tensors forbidden. What is caught inside is to be ``let_go`` there.
+    """
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+    why = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
+    with torch._C._PreserveDispatchKeyGuard():
+        try:
+            yield
+        finally:
+            torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+            if torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() != why:
+                if why is None:
+                    torch._C._autograd._saved_tensors_hooks_enable()
+                else:
+                    torch._C._autograd._saved_tensors_hooks_disable(why)
+
+
+def let_go(error: BaseException | None) -> None:
+    """Let all go that the frames hold in which ``error``, and what it came of, were raised.
+
+    Torch prints tensors behind a guard in a variable, which sets the dispatcher's keys back when it goes: a frame of an
+    error that is kept longer than the transform in which it was raised brings back the keys of that transform.
+    """
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def count_together(one: Tensor, other: Tensor) -> bool:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vmap
 
 import lamina
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.machine import Machine
 from lamina.record import Record
+from lamina.testing.fuzz.torch_private import state_of_thread
 from tests.capture.own.machines import MACHINES
 
 
@@ -333,3 +336,26 @@ def test_transforms_are_compiled(name) -> None:
             torch.testing.assert_close(gradients(found, x), gradients(expected, x), rtol=1e-4, atol=1e-5)
     assert not compiled.record.decisions("break")
     assert not compiled.record.decisions("fallback")
+
+
+@pytest.mark.parametrize("transform", ["jvp", "jacfwd", "hessian"])
+def test_a_transform_that_cannot_be_captured_leaves_autograd_as_it_was(transform: str) -> None:
+    """The forward-mode derivative of a layer norm raises on tensors without values, while it prints one of them."""
+
+    def within(x: Tensor, w: Tensor) -> Any:
+        def function(a: Tensor) -> Tensor:
+            return F.layer_norm(a, (4,), w).cos().sum()
+
+        return (
+            torch.func.jvp(function, (x,), (x,)) if transform == "jvp" else getattr(torch.func, transform)(function)(x)
+        )
+
+    before = state_of_thread()
+    compiled = lamina.compile(within, options={"capture": "own", "strict": True})
+    x, w = torch.arange(1.0, 5.0), torch.ones(4, requires_grad=True)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x, w), within(x, w))
+        assert state_of_thread() == before
+        written = x.clone()
+        written.add_(1)
+        assert written._version == 1

@@ -49,6 +49,8 @@ def state_of_thread() -> dict[str, object]:
         "gradients in forward mode": torch._C._is_fwd_grad_enabled(),
         "multithreading": torch._C._is_multithreading_enabled(),
         "view replay": torch._C._is_view_replay_enabled(),
+        "keys excluded": str(torch._C._dispatch_tls_local_exclude_set()),
+        "keys included": str(torch._C._dispatch_tls_local_include_set()),
         "functions of subclasses": torch._C._is_torch_function_enabled(),
     }
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from lamina.base.modes import autocast_kept
+from lamina.base.torch_private import transforms_kept
 from lamina.capture.own.checkpoints.torch_private import checkpointed, draws_again
 from lamina.capture.own.frame import MISSING, Unhandled
 from lamina.capture.own.pending import Pending
@@ -78,7 +79,8 @@ class Attempt:
             recorder.regions_entered += 1
             recorder.region = recorder.regions_entered
         try:
-            return call()
+            with transforms_kept():
+                return call()
         except Abandoned:
             SET_GRAD(grad)
             set_back()

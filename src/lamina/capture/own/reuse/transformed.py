@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.torch_private import let_go
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.nested import flat
 from lamina.capture.own.noting import pin, pin_sizes
@@ -140,7 +141,8 @@ class Given(Attempt):
         try:
             with around.mode, unhooked():
                 call(*map(around.fake_of, operands))
-        except Exception:  # eager says what is wrong
+        except Exception as error:  # eager says what is wrong
+            let_go(error)
             self.refuse()
         made = self.recorder.recorded(call, operands, {})
         if made is None:
@@ -190,7 +192,8 @@ class _Transformed:
                 self.transform.of(probe)(*args, **kwargs)
             except _Told:
                 pass
-            except Exception:  # eager says what is wrong
+            except Exception as error:  # eager says what is wrong
+                let_go(error)
                 told.clear()
         if not told:
             self.attempt.refuse()
