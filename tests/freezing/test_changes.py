@@ -42,7 +42,6 @@ class Model(nn.Module):
         return F.linear(x, self.w * 2 + 1, torch.exp(self.b))
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_it_is_computed_once() -> None:
     model = Model()
     compiled = frozen(model)
@@ -106,7 +105,6 @@ CHANGES: dict[str, Callable[[Model], None]] = {
 }
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end", "in place", "load_state_dict")
 @pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_seen(change: str) -> None:
@@ -118,7 +116,6 @@ def test_a_change_is_seen(change: str) -> None:
     assert folds(compiled) == 2
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_what_torch_does_not_count_is_seen_after_thaw() -> None:
     model, other = Model(), Model()
     compiled = frozen(model)
@@ -132,7 +129,6 @@ def test_what_torch_does_not_count_is_seen_after_thaw() -> None:
     assert lamina.thaw() >= 2
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_thaw_takes_modules_that_have_no_memory_yet_and_nothing_else() -> None:
     model = Model()
     compiled = frozen(model)
@@ -143,7 +139,6 @@ def test_thaw_takes_modules_that_have_no_memory_yet_and_nothing_else() -> None:
             lamina.thaw(wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_an_optimizer_step_can_be_compiled_beside_it() -> None:
     model = Model()
     compiled = frozen(model)
@@ -157,7 +152,6 @@ def test_an_optimizer_step_can_be_compiled_beside_it() -> None:
     assert folds(compiled) == 3
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_modules_that_share_a_graph_keep_their_own_results() -> None:
     models = [Model() for _ in range(3)]
     compiled = [frozen(model) for model in models]
@@ -167,7 +161,6 @@ def test_modules_that_share_a_graph_keep_their_own_results() -> None:
     assert sum(folds(one) for one in compiled) == 3
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_kept_results_go_with_the_parameters() -> None:
     model = Model()
     compiled = frozen(copy.deepcopy(model))
@@ -182,7 +175,6 @@ def test_kept_results_go_with_the_parameters() -> None:
     assert lamina.thaw() == 0
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_running_statistics_that_eager_updates_are_seen() -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16)).eval()
     compiled = frozen(model)
@@ -197,7 +189,6 @@ def test_running_statistics_that_eager_updates_are_seen() -> None:
     assert folds(compiled) == 2
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_training_between_evaluations() -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
     compiled = frozen(model)
@@ -231,7 +222,6 @@ def test_nothing_changes_without_the_option() -> None:
     assert decisions(compiled, "freeze") == []
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_parameters_made_in_inference_mode_are_never_kept() -> None:
     with torch.inference_mode():
         model = Model()
@@ -281,7 +271,6 @@ def test_written_buffers_and_returned_values() -> None:
             ours[2].zero_()
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_a_buffer_that_changes_at_every_call_is_said() -> None:
     model = Model()
     compiled = frozen(model)
@@ -295,7 +284,6 @@ def test_a_buffer_that_changes_at_every_call_is_said() -> None:
         changing()
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_graph_breaks_fold_by_themselves() -> None:
     class Broken(nn.Module):
         def __init__(self) -> None:
@@ -316,7 +304,6 @@ def test_graph_breaks_fold_by_themselves() -> None:
     assert folds(compiled) == 3
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_threads() -> None:
     model = Model()
     compiled = frozen(model)
@@ -342,7 +329,6 @@ def test_threads() -> None:
     assert folds(compiled) == 2
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_weights_cast_by_autocast_are_kept() -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
     compiled = frozen(model)
@@ -383,7 +369,6 @@ def test_passes_of_ones_own_run_before_the_cut() -> None:
     assert seen == [1]
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_kernels_read_kept_results() -> None:
     model = Model()
     compiled = lamina.compile(model, options={"freeze": True, "strict": True})

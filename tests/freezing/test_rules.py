@@ -110,14 +110,6 @@ MERGED: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }
 
 
-@pytest.mark.by_dynamo(
-    "the option freeze has no effect with the own front end",
-    "addmm-dtype0",
-    "functions-dtype0",
-    "functions-dtype1",
-    "gated-dtype0",
-    "gated-dtype1",
-)
 @pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MERGED)
@@ -133,7 +125,6 @@ def test_products_of_one_input_are_one(name: str, dtype: torch.dtype) -> None:
     assert folds(compiled) == 2
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_merged_with_symbolic_rows() -> None:
     model = Gated()
     compiled = lamina.compile(
@@ -144,7 +135,6 @@ def test_merged_with_symbolic_rows() -> None:
     assert folds(compiled) == 1
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_merged_under_autocast() -> None:
     model = Layers()
     compiled = frozen(model, expect_matches={MERGE: 1})
@@ -152,7 +142,6 @@ def test_merged_under_autocast() -> None:
         torch.testing.assert_close(compiled(X), model(X), rtol=3e-2, atol=3e-2)
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_merged_by_kernels() -> None:
     model = Layers()
     compiled = lamina.compile(model, options={"freeze": True, "strict": True, "verify": True})
@@ -295,14 +284,6 @@ FOLDED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.by_dynamo(
-    "the option freeze has no effect with the own front end",
-    "2d-dtype0",
-    "2d-dtype1",
-    "by function-dtype1",
-    "transposed in groups-dtype0",
-    "transposed in groups-dtype1",
-)
 @pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FOLDED)
@@ -320,7 +301,6 @@ def test_functions_of_channels_are_in_the_weights(name: str, dtype: torch.dtype)
     assert len(_products(compiled)) == 1
 
 
-@pytest.mark.by_dynamo("the option freeze has no effect with the own front end")
 def test_folded_weights_follow_statistics() -> None:
     model = _settled(FOLDED["2d"][0](), torch.randn(2, 8, 9, 9))
     compiled = frozen(model)

@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 
 from lamina.aot.torch_private import SET_GRAD, STATELESS, STATIC_INPUT
 from lamina.aot.trace import CallTrace
-from lamina.base.captured import example
+from lamina.base.captured import OF_A_MODULE, example
 
 __all__ = ["as_assumed", "computes_with_gradients", "dense", "dependence", "is_static", "last_uses"]
 
@@ -75,6 +75,8 @@ def dense(fake: torch.Tensor) -> torch.Tensor:
 
 
 def is_static(node: Node) -> bool:
-    """Whether Dynamo marked the placeholder as a parameter or buffer."""
+    """Whether who captured the graph marked the placeholder as a parameter or buffer."""
+    if OF_A_MODULE in node.meta:
+        return True
     described = node.meta.get("tensor_dict") or {}
     return described.get(STATIC_INPUT) is not None or isinstance(example(node), torch.nn.Parameter)

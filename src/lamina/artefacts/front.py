@@ -134,6 +134,7 @@ def own_callable(
         dynamic=dynamic,
         disabled=torch_compile_disabled(),
         other_in_eager=partial(_other_in_eager, settings, record),
+        keeps=settings.freeze,
     )
 
 

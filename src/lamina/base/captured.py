@@ -13,6 +13,7 @@ from lamina.base.torch_private import storage_of
 
 __all__ = [
     "NOTES",
+    "OF_A_MODULE",
     "UNSEEN_RESULTS",
     "argument",
     "example",
@@ -28,6 +29,8 @@ __all__ = [
 NOTES = "custom"
 """The ``meta`` that AOTAutograd gives to all that it traces of a node, and to what it traces of its gradient."""
 _UNSAVED_RESULT = "lamina_unsaved_result"
+OF_A_MODULE = "of_a_module"
+"""The ``meta`` of an input that is a parameter or buffer, where results of such may be kept."""
 UNSEEN_RESULTS = "unseen_results"
 """The ``meta`` of an output: the places of results that other graphs read and nobody else, so that none is watched."""
 

@@ -72,7 +72,7 @@ def part_of_graph(
     entries = dict(zip(_calls_in(whole), whole.key, strict=True))
     given: dict[Node, torch.Tensor] = {whole.input_nodes[id(tensor)]: tensor for tensor in whole.inputs}
     given.update(tensors)
-    part = Segment(whole.stand_ins)
+    part = Segment(whole.stand_ins, whole.held)
     part.state, part.draws, part.is_part = whole.state, whole.draws, whole.is_part
     part.stand_ins.copied = True  # what calls give is computed anew from what stands for this part's inputs
     made: dict[Node, Node] = {}

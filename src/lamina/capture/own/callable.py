@@ -72,6 +72,7 @@ def interpreted_callable(
     store: Callable[[Any], Store | None] = lambda target: None,
     disabled: bool = False,
     other_in_eager: Callable[[Node, bool], bool] = _as_traced,
+    keeps: bool = False,
 ) -> Any:
     """``target``, a function, method or module, with the graphs of its torch calls compiled by ``backend_callable``.
 
@@ -82,7 +83,7 @@ def interpreted_callable(
     integers; if it is true, sizes of tensors are inputs from the first graph on. ``store`` gives where the calls of a
     target are stored, if anywhere. ``disabled``: the environment switches torch's compilers off.
     ``other_in_eager`` says of a call whether tracing tells another type or rank of its results than it gives or, if
-    that is asked, other strides.
+    that is asked, other strides. ``keeps``: ``backend_callable`` keeps what is computed of parameters and buffers alone.
     """
     entry_of = partial(
         _Entry,
@@ -94,6 +95,7 @@ def interpreted_callable(
         store=store,
         disabled=disabled,
         other_in_eager=other_in_eager,
+        keeps=keeps,
     )
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target
@@ -138,7 +140,9 @@ class _Entry:
         store: Callable[[Any], Store | None],
         disabled: bool,
         other_in_eager: Callable[[Node, bool], bool],
+        keeps: bool,
     ) -> None:
+        self.keeps = keeps
         self.disabled, self.other_in_eager = disabled, other_in_eager
         self.target, self.backend, self.record, self.fullgraph = target, backend, record, fullgraph
         self.dynamic = dynamic
@@ -220,6 +224,7 @@ class _Entry:
                 self.dynamic,
                 self.versions,
                 self.other_in_eager,
+                self.keeps,
             )
         result = self.interpreting.call(args, kwargs)
         made, self.interpreting.made = self.interpreting.made, []

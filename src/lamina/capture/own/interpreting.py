@@ -23,6 +23,7 @@ from lamina.capture.own.capturing import CapturingWorld
 from lamina.capture.own.frame import Unhandled
 from lamina.capture.own.interrupts import end_if_from_outside
 from lamina.capture.own.machine import Machine, goes_on
+from lamina.capture.own.module_tensors import held_by_modules
 from lamina.capture.own.recorder import Recorder
 from lamina.capture.own.regions import FEW, Backend, Regions
 from lamina.capture.own.reuse.answers import is_copied
@@ -50,7 +51,10 @@ class _Refused(Unhandled):
 
 
 class Interpreting:
-    """Interprets calls of ``target``, called ``subject``, and adds to its ``versions``."""
+    """Interprets calls of ``target``, called ``subject``, and adds to its ``versions``.
+
+    ``keeps``: what graphs compute of parameters and buffers alone is kept, so that they are told which inputs these are.
+    """
 
     def __init__(
         self,
@@ -62,9 +66,10 @@ class Interpreting:
         dynamic: bool | None,
         versions: Versions,
         other_in_eager: Callable[[Node, bool], bool],
+        keeps: bool = False,
     ) -> None:
         self.target, self.subject, self.record, self.fullgraph = target, subject, record, fullgraph
-        self.versions = versions
+        self.versions, self.keeps = versions, keeps
         self.log = CaptureLog(record)
         self.regions = Regions(
             partial(_noted, backend, self.log),
@@ -107,6 +112,8 @@ class Interpreting:
         recorder.trace = trace
         if trace is not None and self.regions.families is not None:
             trace.sizes = Sizes(trace, self.versions.sizes, [*map(form_of, self.versions.graphs)])
+        if self.keeps:
+            recorder.held = held_by_modules(self.target, _nowhere if trace is None else trace.place_of)
         capturing = CapturingWorld(recorder)
         machine = Machine(capturing if trace is None else TracingWorld(capturing, trace))
         recorder.told = lambda what, cause: self._note_break(what, cause, machine)
@@ -230,6 +237,10 @@ def _noted(backend: Backend, log: CaptureLog, gm: GraphModule, examples: Sequenc
     with log.record.harmless("capture"):
         log.record.keep("", "capture", Captured(gm, 0))
     return compiled_graph(backend, gm, examples, log)
+
+
+def _nowhere(value: Any) -> None:
+    """No place: nothing is noted of the call."""
 
 
 def _let_go(machine: Machine) -> None:

@@ -88,6 +88,7 @@ class Recorder(TorchFunctionMode):
     program has entered modes of its own, so that nothing is recorded. With ``whole`` what cannot be recorded ends the
     call: ``broken`` says what it is. ``unhandled`` is the class of what has ended a graph, and is to end the call even
     if native code handles it.
+    ``held`` says of inputs whether a module has them, if results of such are kept.
     ``trace`` is told of graphs that run and of calls that do not go into one, ``told`` of what ends a graph; ``seen``
     counts the calls that came here.
     """
@@ -114,6 +115,7 @@ class Recorder(TorchFunctionMode):
         self.trace: Any = None
         self.attempt: Any = None
         self.region = self.regions_entered = 0
+        self.held: Callable[[torch.Tensor], bool] | None = None
         self.told: Callable[[str, str], None] | None = None
         self.seen = 0
 
@@ -236,7 +238,7 @@ class Recorder(TorchFunctionMode):
             and writes_to_outside(self.segment, written_by(func, args, kwargs))
         ):
             self.settle()  # what raises does so before the write
-        segment = self.segment or Segment(self.regions.fakes())
+        segment = self.segment or Segment(self.regions.fakes(), self.held)
         if func is torch.full and kwargs.get("dtype") is torch.bool and len(args) == 2 and type(args[1]) is bool:
             args = args[0], int(args[1])  # one graph for both: what it is full of may be an input
         try:

@@ -12,6 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
+from lamina.base.captured import OF_A_MODULE
 from lamina.base.devices import kind_of
 from lamina.base.modes import autocast_depth
 from lamina.base.overlap import meet
@@ -41,11 +42,12 @@ class Segment:
 
     Results at the places ``unseen`` are read by other graphs of the call only. ``handled`` are calls that may raise
     what the program goes on after. ``left_at`` is the call that raised, whose modes are those of the program then.
-    Inputs that stand for tensors which are not computed yet look as ``expected``, by their identity.
+    Inputs that stand for tensors which are not computed yet look as ``expected``, by their identity. ``held`` says of
+    inputs whether a module has them, where it matters: a graph that is given a parameter is another one then.
     """
 
-    def __init__(self, stand_ins: Fakes) -> None:
-        self.stand_ins = stand_ins
+    def __init__(self, stand_ins: Fakes, held: Callable[[torch.Tensor], bool] | None = None) -> None:
+        self.stand_ins, self.held = stand_ins, held
         self.mode = self.stand_ins.mode
         self.graph = Graph()
         self.key: list[Any] = []
@@ -269,11 +271,16 @@ class Segment:
         node = self.input_nodes.get(id(tensor))
         if node is None:
             appearance = self.expected.get(id(tensor)) or look(tensor)
+            held = self.held is not None and self.held(tensor)
+            if held and appearance[0] is torch.Tensor:
+                appearance = (torch.nn.Buffer, *appearance[1:])
             fake = self.stand_ins.of(tensor, appearance, self.alike[appearance])
             self.alike[appearance] += 1
             self.looks.append(appearance)
             node = self.graph.placeholder(f"l_{len(self.inputs)}")
             node.meta["example_value"] = fake
+            if held:
+                node.meta[OF_A_MODULE] = True
             self.input_nodes[id(tensor)] = self.nodes[id(fake)] = node
             self.numbers[node] = len(self.numbers)
             self.inputs.append(tensor)

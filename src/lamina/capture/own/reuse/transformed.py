@@ -107,7 +107,7 @@ class Given(Attempt):
         """What ``capture`` gives with the graph around; ``MISSING`` if it is given up."""
         recorder = self.recorder
         if recorder.segment is None:
-            recorder.segment = Segment(recorder.regions.fakes())
+            recorder.segment = Segment(recorder.regions.fakes(), recorder.held)
         around = recorder.segment
         try:
             return self.of(partial(capture, around))

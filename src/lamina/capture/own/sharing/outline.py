@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_aggregate
 
-from lamina.base.captured import UNSEEN_RESULTS
+from lamina.base.captured import OF_A_MODULE, UNSEEN_RESULTS
 from lamina.capture.own.segment import Segment
 from lamina.capture.own.torch_calls import constant, name_of
 
@@ -126,7 +126,7 @@ def with_numbers(segment: Segment, made: Graph, given: list[Any]) -> dict[Node, 
     entries = iter(segment.key)
     for node in segment.graph.nodes:
         copy = copies[node] = made.node_copy(node, copies.__getitem__)
-        copy.meta = {key: node.meta[key] for key in ("stack_trace", UNSEEN_RESULTS) if key in node.meta}
+        copy.meta = {key: node.meta[key] for key in ("stack_trace", UNSEEN_RESULTS, OF_A_MODULE) if key in node.meta}
         if node.op in ("placeholder", "output") or not has_holes(next(entries)):
             continue
         copy.args = map_aggregate(copy.args, lambda value: next(numbers) if type(value) is int else value)
