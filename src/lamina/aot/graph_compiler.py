@@ -27,7 +27,7 @@ from lamina.aot.saved_tensors import with_planned_strides
 from lamina.aot.source import annotate_sources
 from lamina.aot.tangents import copied
 from lamina.aot.torch_private import asks_for_another_capture, without_autocast
-from lamina.base.captured import may_be_alike
+from lamina.base.captured import OF_A_MODULE, may_be_alike
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.base.devices import kind_of
@@ -77,6 +77,8 @@ class GraphCompiler:
     def __init__(self, stages: Stages, notes: Notes, options: Options, captured: Captured) -> None:
         self.stages, self.notes, self.options, self.name = stages, notes, options, notes.name
         self.parameters, self.differentiable = captured.parameters, captured.differentiable
+        # Where AOTAutograd is not told, the inputs are plain tensors, and fewer if some are joined.
+        self.all_told = any(OF_A_MODULE in node.meta for node in captured.gm.graph.find_nodes(op="placeholder"))
         self.start, self.seconds = time.perf_counter(), 0.0
         self.defined_gradients = DefinedGradients()
         """Which gradients are not there in a backward that AOTAutograd runs."""
@@ -250,14 +252,14 @@ class GraphCompiler:
     def marked(self, gm: GraphModule) -> GraphModule:
         """The inference graph ``gm`` with a note in ``meta["parameter"]`` of inputs that are parameters or buffers.
 
-        Only where they are the inputs that Dynamo captured: tensor subclasses taken apart, or inputs that share memory
+        Only where they are the inputs that were captured: tensor subclasses taken apart, or inputs that share memory
         joined, have other places.
         """
         placeholders = gm.graph.find_nodes(op="placeholder")
         static = static_input_indices() if self.static is None else self.static
         if len(placeholders) == len(self.parameters):
             for place, node in enumerate(placeholders):
-                if self.parameters[place] and place in static:
+                if self.parameters[place] and (place in static or self.all_told):
                     node.meta["parameter"] = True
         return gm
 

@@ -83,7 +83,8 @@ def interpreted_callable(
     integers; if it is true, sizes of tensors are inputs from the first graph on. ``store`` gives where the calls of a
     target are stored, if anywhere. ``disabled``: the environment switches torch's compilers off.
     ``other_in_eager`` says of a call whether tracing tells another type or rank of its results than it gives or, if
-    that is asked, other strides. ``keeps``: ``backend_callable`` keeps what is computed of parameters and buffers alone.
+    that is asked, other strides. ``keeps``: ``backend_callable`` keeps what is computed of parameters and buffers
+    alone.
     """
     entry_of = partial(
         _Entry,

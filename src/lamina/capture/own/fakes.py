@@ -133,7 +133,7 @@ def look(t: torch.Tensor) -> Any:
         raise Stale from error
     return (
         type(t), t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, leaf,
-        t.is_conj(), t.is_neg(),
+        t.is_conj(), t.is_neg(), t.is_inference(),
     )  # fmt: skip
 
 

@@ -53,7 +53,8 @@ class _Refused(Unhandled):
 class Interpreting:
     """Interprets calls of ``target``, called ``subject``, and adds to its ``versions``.
 
-    ``keeps``: what graphs compute of parameters and buffers alone is kept, so that they are told which inputs these are.
+    ``keeps``: what graphs compute of parameters and buffers alone is kept, so that they are told which inputs these
+    are.
     """
 
     def __init__(

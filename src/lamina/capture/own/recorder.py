@@ -51,6 +51,7 @@ from lamina.capture.own.torch_private import (
     as_plain_tensors,
     autocast_states,
     cause_of_error,
+    out_of_inference_mode,
     without_function_modes,
 )
 from lamina.capture.own.training.calls import answered
@@ -228,7 +229,7 @@ class Recorder(TorchFunctionMode):
 
     def recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """The pending result of a call that the graph holds now; None if it cannot hold it."""
-        if torch.is_inference_mode_enabled() or kwargs.get("requires_grad") or hooks_on_saved_tensors() != self.hooks:
+        if kwargs.get("requires_grad") or hooks_on_saved_tensors() != self.hooks:
             return None
         if self.segment is not None and self.segment.state[1] != autocast_states():
             self.end("a call in another state of autocast", always=True)
@@ -242,7 +243,7 @@ class Recorder(TorchFunctionMode):
         if func is torch.full and kwargs.get("dtype") is torch.bool and len(args) == 2 and type(args[1]) is bool:
             args = args[0], int(args[1])  # one graph for both: what it is full of may be an input
         try:
-            with segment:
+            with segment, out_of_inference_mode():
                 return self._put_into(segment, func, args, kwargs)
         except Stale:
             return None

@@ -21,7 +21,7 @@ from lamina.capture.own.results import become, computed_before, distinct
 from lamina.capture.own.reuse.run import Run
 from lamina.capture.own.saved_tensors.torch_private import HookedAs
 from lamina.capture.own.segment import Segment, is_quiet, trial_of
-from lamina.capture.own.torch_private import SET_GRAD, is_from_a_hook, without_function_modes
+from lamina.capture.own.torch_private import SET_GRAD, is_from_a_hook, out_of_inference_mode, without_function_modes
 from lamina.capture.own.trials import Tried
 from lamina.capture.own.writing import Writing
 
@@ -36,7 +36,8 @@ def fill(
     with without_function_modes(), Autocast(segment.state[1]), HookedAs(hooks):
         try:
             SET_GRAD(segment.state[0])
-            run = regions.of(segment, key, outputs, partial(pin, trace))
+            with out_of_inference_mode():
+                run = regions.of(segment, key, outputs, partial(pin, trace))
             if run is None:
                 return
             trial = trial_of(segment) if trace is not None and segment.handled and segment.writes_outside else None
@@ -93,7 +94,8 @@ def compile_ahead(
             part, _, outputs = part_of_graph(whole, nodes, alive, parts.seen, ahead=True)
             try:
                 SET_GRAD(part.state[0])
-                regions.of(part, key_of(part, outputs), outputs, lambda *numbers: None)
+                with out_of_inference_mode():
+                    regions.of(part, key_of(part, outputs), outputs, lambda *numbers: None)
             finally:
                 SET_GRAD(grad)
 

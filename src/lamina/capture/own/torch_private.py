@@ -49,6 +49,7 @@ __all__ = [
     "looking_like",
     "meta_tensor",
     "mode_with_numbers",
+    "out_of_inference_mode",
     "paused",
     "recording",
     "resumed",
@@ -90,7 +91,6 @@ def in_ordinary_state() -> bool:
         or forward_ad._current_level >= 0
         or torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
-        or torch.is_inference_mode_enabled()
     )
 
 
@@ -117,6 +117,7 @@ SETTINGS: tuple[Callable[[], Any], ...] = (
     torch._C._get_cudnn_benchmark,
     torch._C._get_cudnn_deterministic,
     torch._C._get_cudnn_enabled,
+    torch.is_inference_mode_enabled,
 )
 """Functions that tell torch's settings."""
 
@@ -124,6 +125,20 @@ SETTINGS: tuple[Callable[[], Any], ...] = (
 def has_other_modes() -> bool:
     """Whether there are function modes beside that which records."""
     return len(_function_modes()) > 1
+
+
+def out_of_inference_mode() -> contextlib.AbstractContextManager[None]:
+    """Tensors without values are made within, which remember what they are views of; without gradients, as before."""
+    return _out_of_inference_mode() if torch.is_inference_mode_enabled() else _AS_IT_IS
+
+
+_AS_IT_IS = contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _out_of_inference_mode() -> Iterator[None]:
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 @contextlib.contextmanager
@@ -258,7 +273,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and not tensor.is_nested
         and kind_of(tensor).generated
         and not tensor.is_quantized
-        and not tensor.is_inference()
+        and (not tensor.is_inference() or torch.is_inference_mode_enabled())
         and not _functorch.is_functorch_wrapped_tensor(tensor)
         and not is_fake(tensor)
     )

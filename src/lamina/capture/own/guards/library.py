@@ -112,7 +112,7 @@ def _made(handle: ctypes.CDLL) -> Library | None:
     found, functions = layouts(), functions_of_state()
     if found is None or functions is None:
         return None
-    made = Library(handle, found, [(address, int(given), HOW[how]) for address, given, how in functions])
+    made = Library(handle, found, [(address, given, HOW[how]) for address, given, how in functions])
     return made if _sees_states(made) else None
 
 

@@ -89,7 +89,7 @@ static word asked(const query& q) {
     case AS_BYTE: return found & 0xff;
     case AS_NUMBER: return found & 0xffffffff;
     case FIRST_WORD: return *(word*)found;
-    case FIRST_BYTE: return *(unsigned char*)found;
+    case FIRST_BYTE: return ((unsigned char*)found)[q.argument];
     default: return ((word*)found)[1] - ((word*)found)[0];
   }
 }

@@ -19,9 +19,13 @@ _LIBRARIES = ("libc10.so", "libtorch_cpu.so")
 _CPU, _CUDA = 0, 1
 """``c10::DeviceType``."""
 
+_AUTOGRAD = "_ZN3c1013AutogradState13get_tls_stateEv"
+_AUTOGRAD_BYTES = 32
+"""Bytes at the beginning of autograd's state of which one has the bit of inference mode."""
+
 ASKED: tuple[tuple[str, str, int | str], ...] = (
     ("_ZN3c108GradMode10is_enabledEv", "byte", 0),
-    ("_ZN3c1013AutogradState13get_tls_stateEv", "first byte", 0),
+    (_AUTOGRAD, "first byte", "autograd"),
     ("_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", "word", 0),
     ("_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", "word", 0),
     ("_ZN2at9functorch20getDynamicLayerStackEv", "span", 0),
@@ -38,7 +42,10 @@ ASKED: tuple[tuple[str, str, int | str], ...] = (
     ("_ZNK2at7Context18deterministicCuDNNEv", "byte", "context"),
     ("_ZNK2at7Context16userEnabledCuDNNEv", "byte", "context"),
 )
-"""Functions of torch's libraries that tell state, what of the answer counts, and what they are given."""
+"""Functions of torch's libraries that tell state, what of the answer counts, and what they are given.
+
+Of autograd's state that is the byte with the bit of inference mode, whose place is found by experiment.
+"""
 CALLED: tuple[Callable[[], Any], ...] = (torch._C._get_float32_matmul_precision,)
 """Those that are called from Python, since they may raise."""
 FLAGS: tuple[tuple[dict[str, Any], str, Any], ...] = (
@@ -48,20 +55,39 @@ FLAGS: tuple[tuple[dict[str, Any], str, Any], ...] = (
 """Variables of modules that tell state, and what they are in the ordinary one."""
 
 
-def functions_of_state() -> list[tuple[int, int | str, str]] | None:
+def functions_of_state() -> list[tuple[int, int, str]] | None:
     """(address, argument, what counts) of each function of ``ASKED``; None if this torch lacks one."""
     folder = Path(torch.__file__).parent / "lib"
-    found: list[tuple[int, int | str, str]] = []
+    found: list[tuple[int, int, str]] = []
     try:
         libraries = [ctypes.CDLL(str(folder / name)) for name in _LIBRARIES]
         context = _symbol(libraries, "_ZN2at13globalContextEv")
         told = ctypes.CFUNCTYPE(ctypes.c_void_p)(context)() or 0
         for name, how, argument in ASKED:
-            given = told if isinstance(argument, str) else argument
-            found.append((_symbol(libraries, name), given, how))
+            address = _symbol(libraries, name)
+            given = told if argument == "context" else _place_of_inference(address) if name == _AUTOGRAD else argument
+            if given is None:
+                return None
+            found.append((address, given, how))
     except (OSError, AttributeError):
         return None
     return found
+
+
+def _place_of_inference(address: int) -> int | None:
+    """The byte of autograd's state that changes with inference mode; None if it is not one."""
+    state = ctypes.CFUNCTYPE(ctypes.c_void_p)(address)
+    grad = torch.is_grad_enabled()
+    kinds: list[set[bytes]] = []
+    for inference in (False, True):
+        kinds.append(set())
+        for on in (False, True):
+            with torch.inference_mode(inference), torch.set_grad_enabled(on):
+                kinds[-1].add(ctypes.string_at(state() or 0, _AUTOGRAD_BYTES))
+    torch.set_grad_enabled(grad)
+    off, within = kinds
+    places = [at for at in range(_AUTOGRAD_BYTES) if {one[at] for one in off}.isdisjoint(one[at] for one in within)]
+    return places[0] if len(places) == 1 else None
 
 
 def _symbol(libraries: list[ctypes.CDLL], name: str) -> int:
@@ -131,13 +157,21 @@ def _transformed() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _inference_alone() -> Iterator[None]:
+    """Inference mode with gradients as they are."""
+    grad = torch.is_grad_enabled()
+    with torch.inference_mode(not torch.is_inference_mode_enabled()), torch.set_grad_enabled(grad):
+        yield
+
+
+@contextlib.contextmanager
 def _other_grad_mode() -> Iterator[None]:
     with torch.set_grad_enabled(not torch.is_grad_enabled()):
         yield
 
 
 STATES: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (
-    _other_grad_mode, torch.inference_mode, _Functions, _Dispatch, _transformed, _cast, _no_cache,
+    _other_grad_mode, torch.inference_mode, _inference_alone, _Functions, _Dispatch, _transformed, _cast, _no_cache,
     lambda: _cast_to(torch.float16 if torch.get_autocast_dtype("cpu") is torch.bfloat16 else torch.bfloat16),
 )  # fmt: skip
 """Contexts of this thread's that the functions of ``ASKED`` have to see."""

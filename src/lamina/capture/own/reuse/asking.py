@@ -120,7 +120,7 @@ def _varies(objects: Names, names: list[str], value: Any) -> str:
 
 
 def _looks_but_for_sizes(objects: Names, p: str, value: Any) -> list[str]:
-    _, device, _, _, offset, requires_grad, is_leaf, conj, neg = value
+    _, device, _, _, offset, requires_grad, is_leaf, conj, neg, inference = value
     return [
         f"{p}.requires_grad is not {requires_grad}",
         *([f"is_leaf({p}) is not {is_leaf}"] if requires_grad else []),
@@ -129,7 +129,7 @@ def _looks_but_for_sizes(objects: Names, p: str, value: Any) -> list[str]:
         f"{p}.is_conj() is not {conj}",
         f"{p}.is_neg() is not {neg}",
         f"{p}.layout is not {objects.object(torch.strided)}",
-        f"{p}.is_quantized or {p}.is_inference() or is_wrapped({p})",
+        f"{p}.is_quantized or {p}.is_inference() is not {inference} or is_wrapped({p})",
     ]
 
 

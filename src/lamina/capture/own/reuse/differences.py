@@ -10,12 +10,13 @@ from lamina.capture.own.reuse.conditions import Names, given_sentence, said, spo
 from lamina.capture.own.reuse.driver import state_of_torch
 from lamina.capture.own.reuse.facts import Fact, shown
 from lamina.capture.own.reuse.trace import looks_but_for_sizes, tensor_look
+from lamina.capture.own.torch_private import SETTINGS
 from lamina.capture.recompiles.guard_texts import FailedGuard
 from lamina.capture.recompiles.reasons import GUARDS, OTHER_GUARD
 
 __all__ = ["failed_fact"]
 
-_LOOKS = ("dtype", "dispatch", "size", "stride", "offset", "requires_grad", "leaf", "lazy", "lazy")
+_LOOKS = ("dtype", "dispatch", "size", "stride", "offset", "requires_grad", "leaf", "lazy", "lazy", "inference")
 Told = tuple[str, dict[str, str]]
 """The kind of a guard, and the words that its code's sentences need."""
 
@@ -89,7 +90,7 @@ def _of_tensor(wanted: Any, name: str, found: torch.Tensor) -> Told:
             place = next(number for number, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1])
             words = {"name": name, "place": str(place), "old": str(old[place]), "new": str(new[place])}
             return _KINDS[kind], words
-        if kind in ("offset", "leaf"):
+        if kind in ("offset", "leaf", "inference"):
             return "", {"guard": f"{kind} {shown(old)} of {name}, which is {shown(new)} now,"}
         words = {"name": name, "old": shown(old), "new": shown(new)}
         if kind == "lazy":
@@ -106,6 +107,13 @@ _LAZY = {True: "a lazy view", False: "an ordinary tensor"}
 def _of_state(before: tuple[Any, ...]) -> Told:
     now = state_of_torch()
     for kind, old, new in zip(("grad mode", "autocast", "state"), before, now, strict=True):
+        if old != new and kind == "state":
+            name, old, new = next(
+                (ask.__name__.strip("_"), was, now)
+                for ask, was, now in zip(SETTINGS, old, new, strict=True)
+                if was != now
+            )
+            return kind, {"what": f"{name}() was {old} and is {new}", "old": str(old), "new": str(new)}
         if old != new:
             return kind, {"what": f"{kind} was {old} and is {new}", "old": str(old), "new": str(new)}
     return "", {"guard": "the state of torch"}

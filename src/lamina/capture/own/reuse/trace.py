@@ -313,10 +313,12 @@ def entry(trace: Trace, container: Any, key: Any) -> Any:
 
 
 def tensor_look(t: torch.Tensor) -> Any:
-    """What the fact about a tensor says: (dtype, device, sizes, strides, offset, requires_grad, leaf, conj, neg)."""
+    """What the fact about a tensor says: (dtype, device, sizes, strides, offset, requires_grad, leaf, conj, neg,
+    inference).
+    """
     return (
         t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, is_leaf(t), t.is_conj(),
-        t.is_neg(),
+        t.is_neg(), t.is_inference(),
     )  # fmt: skip
 
 

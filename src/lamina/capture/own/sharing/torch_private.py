@@ -100,7 +100,7 @@ def evaluated(number: Any, values: Mapping[Any, int]) -> int:
 
 def like(look: tuple[Any, ...], sizes: Sequence[Any], strides: Sequence[Any]) -> torch.Tensor:
     """A tensor that looks as ``look`` says but for its sizes and strides, which are these."""
-    _, dtype, device, _, _, offset, requires_grad, _, conj, neg = look
+    _, dtype, device, _, _, offset, requires_grad, _, conj, neg, _ = look
     made = torch.empty_strided(sizes, strides, dtype=dtype, device=device)
     if offset:
         extent: Any = 1
