@@ -86,13 +86,11 @@ def _check(function: Callable[..., Any], *inputs: Tensor, tolerance: float = 1e-
 _SAMPLE = ("relative",)
 
 
-@pytest.mark.by_dynamo("bodies of flex_attention are not captured by the own front end", "relative")
 @pytest.mark.parametrize("name", [n if n in _SAMPLE else pytest.param(n, marks=pytest.mark.slow) for n in CALLS])
 def test_scores_that_functions_change(name: str) -> None:
     _check(CALLS[name], *_operands())
 
 
-@pytest.mark.by_dynamo("bodies of flex_attention are not captured by the own front end", "nan-0", "nan-1")
 @pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("place", [0, 1, pytest.param(2), None])
 @pytest.mark.parametrize("value", [NAN, *(pytest.param(v, marks=pytest.mark.slow) for v in (INF, -INF))])
@@ -125,7 +123,6 @@ def test_sizes_that_the_functions_read() -> None:
     _check(ends, *_operands(), dynamic=True)
 
 
-@pytest.mark.by_dynamo("bodies of flex_attention are not captured by the own front end")
 def test_what_is_no_float_stays_a_call() -> None:
     compiled: Any = lamina.compile(flex_attention, options={"strict": True})
     operands = [x.double()[:, :, :20] for x in _operands()]

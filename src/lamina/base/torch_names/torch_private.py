@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "ALLOW_RNN",
+    "BUFFERS",
     "CAPTURE_NUMBERS",
     "CAPTURE_SIZES_OF_DATA",
     "CONTEXTLIB",
@@ -40,8 +41,9 @@ MARK_DYNAMIC = "torch._dynamo.mark_dynamic"
 MARK_STATIC = "torch._dynamo.mark_static"
 RECOMPILE_LIMIT = "torch._dynamo.config.recompile_limit"
 SKIP_FRAME = "torch._dynamo.skip_frame"
+BUFFERS = "_buffers"
 SUBMODULES = "_modules"
-REGISTRIES = ("_parameters", "_buffers", SUBMODULES)
+REGISTRIES = ("_parameters", BUFFERS, SUBMODULES)
 """The attributes in which an ``nn.Module`` keeps its parameters, buffers and modules, by their names."""
 STEP_UNSUPPORTED = "torch._dynamo.step_unsupported"
 SYMBOLIC_MODULE_INTEGERS = "torch._dynamo.config.allow_unspec_int_on_nn_module"

@@ -52,6 +52,7 @@ __all__ = ["CapturingWorld", "is_captured", "reads_plainly"]
 _OPENED = (
     "torch.nn.modules.",
     "torch.nn.functional",
+    "torch.nn.attention",
     "torch.nn.utils.",
     "torch.autograd.grad_mode",
     "torch.backends.mha",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ class Fakes:
     """Tensors that stand for the inputs of graphs, by how those look; one graph after the other uses them.
 
     ``copied``: a call was not computed, so that the history of its results leads nowhere. ``computed`` counts those
-    that were.
+    that were. Each is computed ``within`` a mode.
     """
 
     def __init__(self, mode: Any = None) -> None:
@@ -46,6 +47,7 @@ class Fakes:
         self._source: torch.Tensor | None = None
         self.copied = False
         self.computed = 0
+        self.within: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def result(self, key: Any, compute: Callable[[], Any], operands: list[Any], place: int) -> Any:
         """What a call gives, by what decides how its results look; computed once, then as many as are asked for.
@@ -78,7 +80,7 @@ class Fakes:
     def _computed(self, compute: Callable[[], Any], operands: list[Any]) -> tuple[Any, Any]:
         """What a call gives, and the outline of it."""
         self.computed += 1
-        with self.mode, unhooked():
+        with self.mode, unhooked(), self.within():
             computed = compute()
         if not tensors_only(computed):
             raise NotHeld

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
+from lamina.base.torch_names.torch_private import BUFFERS
 from lamina.capture.own.reuse.facts import Place
 
 __all__ = ["held_by_modules"]
-
-_BUFFERS = "_buffers"
 
 
 def held_by_modules(target: Any, place_of: Callable[[Any], Place | None]) -> Callable[[torch.Tensor], bool]:
@@ -28,6 +27,6 @@ def held_by_modules(target: Any, place_of: Callable[[Any], Place | None]) -> Cal
         if isinstance(tensor, torch.nn.Parameter) or id(tensor) in buffers:
             return True
         place = place_of(tensor)
-        return place is not None and place.parent is not None and place.parent.key == _BUFFERS
+        return place is not None and place.parent is not None and place.parent.key == BUFFERS
 
     return held

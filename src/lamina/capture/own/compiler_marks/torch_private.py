@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+from torch.fx.traceback import annotate
 
 from lamina.capture.compiled_before.torch_private import marked
 
-__all__ = ["MARK", "is_mark", "marked_dimensions", "never_entered", "seen_by_dynamo"]
+__all__ = ["ANNOTATE", "MARK", "is_mark", "marked_dimensions", "never_entered", "seen_by_dynamo"]
 
 MARK = "_dynamo_"
 """What names of attributes begin with by which a tensor tells how it is to be captured."""
@@ -26,6 +27,8 @@ _MARKS = frozenset(
 )
 
 
+ANNOTATE: Any = annotate
+"""A context that has notes made on what FX traces within, which is nothing to a program."""
 _VARYING = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
 
 
@@ -36,8 +39,8 @@ def marked_dimensions(tensor: torch.Tensor, varying: bool) -> frozenset[int]:
 
 
 def never_entered(function: Any) -> bool:
-    """Whether ``torch.compiler.disable`` made a function."""
-    return hasattr(function, "_torchdynamo_disable")
+    """Whether ``torch.compiler.disable`` made a function, or it is answered without that."""
+    return function is ANNOTATE or hasattr(function, "_torchdynamo_disable")
 
 
 def is_mark(function: Any) -> bool:

@@ -20,8 +20,8 @@ _CPU, _CUDA = 0, 1
 """``c10::DeviceType``."""
 
 _AUTOGRAD = "_ZN3c1013AutogradState13get_tls_stateEv"
-_AUTOGRAD_BYTES = 32
-"""Bytes at the beginning of autograd's state of which one has the bit of inference mode."""
+_Beginning = ctypes.c_longlong * 4
+"""The beginning of autograd's state, of which one byte has the bit of inference mode."""
 
 ASKED: tuple[tuple[str, str, int | str], ...] = (
     ("_ZN3c108GradMode10is_enabledEv", "byte", 0),
@@ -62,11 +62,13 @@ def functions_of_state() -> list[tuple[int, int, str]] | None:
     try:
         libraries = [ctypes.CDLL(str(folder / name)) for name in _LIBRARIES]
         context = _symbol(libraries, "_ZN2at13globalContextEv")
-        told = ctypes.CFUNCTYPE(ctypes.c_void_p)(context)() or 0
+        told: int = ctypes.CFUNCTYPE(ctypes.c_void_p)(context)() or 0
         for name, how, argument in ASKED:
             address = _symbol(libraries, name)
-            given = told if argument == "context" else _place_of_inference(address) if name == _AUTOGRAD else argument
-            if given is None:
+            given = {"context": told, "autograd": _place_of_inference(address) if name == _AUTOGRAD else None}.get(
+                str(argument), argument
+            )
+            if not isinstance(given, int):
                 return None
             found.append((address, given, how))
     except (OSError, AttributeError):
@@ -83,10 +85,12 @@ def _place_of_inference(address: int) -> int | None:
         kinds.append(set())
         for on in (False, True):
             with torch.inference_mode(inference), torch.set_grad_enabled(on):
-                kinds[-1].add(ctypes.string_at(state() or 0, _AUTOGRAD_BYTES))
+                kinds[-1].add(ctypes.string_at(state() or 0, ctypes.sizeof(_Beginning)))
     torch.set_grad_enabled(grad)
     off, within = kinds
-    places = [at for at in range(_AUTOGRAD_BYTES) if {one[at] for one in off}.isdisjoint(one[at] for one in within)]
+    places = [
+        at for at in range(ctypes.sizeof(_Beginning)) if {one[at] for one in off}.isdisjoint(one[at] for one in within)
+    ]
     return places[0] if len(places) == 1 else None
 
 

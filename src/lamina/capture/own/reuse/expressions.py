@@ -137,6 +137,8 @@ class Path:
             return f"bound({self.expression(value.__func__)}, {self.expression(value.__self__)})"
         if isinstance(value, tuple) and hasattr(kind, "n_sequence_fields"):
             return f"{self.names.object(kind)}({self._container(tuple(value))})"
+        if isinstance(value, tuple) and self.trace.is_made(value) and not getattr(value, "__dict__", None):
+            return f"{self.names.object(tuple.__new__)}({self.names.object(kind)}, {self._container(tuple(value))})"
         if self.trace.is_made(value) and not isinstance(value, type) and self._is_simple(kind):
             return self._instance(value)
         if kind is OrderedDict:

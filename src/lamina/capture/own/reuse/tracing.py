@@ -43,6 +43,7 @@ from lamina.capture.own.reuse.caches import Caches
 from lamina.capture.own.reuse.calls import Calls
 from lamina.capture.own.reuse.changes import Changes
 from lamina.capture.own.reuse.facts import is_settled
+from lamina.capture.own.reuse.flex import attended, told_captured
 from lamina.capture.own.reuse.functional_calls import called_functionally
 from lamina.capture.own.reuse.learning import NUMBERS
 from lamina.capture.own.reuse.numbers import Numbers
@@ -212,7 +213,7 @@ class TracingWorld:
             _answered(self.trace, function)
             self.settle()
             return caller(function, args, kwargs)
-        if function is object.__new__ and len(args) == 1 and isinstance(args[0], type):
+        if _makes_plainly(function, args):
             return self.trace.remember(caller(function, args, kwargs))
         return self._by_torch(caller, function, args, kwargs)
 
@@ -333,6 +334,11 @@ def _given_functions(world: TracingWorld, function: Any, args: tuple[Any, ...], 
     if found is not MISSING:
         return found
     notes = world.enter, world.calls.opened_deep
+    if (found := told_captured(world.base.module(), function)) is not MISSING:
+        _answered(trace, function)
+        return world.made(found)
+    if (found := attended(trace, recorder, interpret, *notes, function, args, kwargs)) is not MISSING:
+        return found
     if function is torch.cond:
         return conditional(trace, recorder, interpret, *notes, function, args, kwargs)
     return transformed(trace, recorder, interpret, *notes, function, args, kwargs)
@@ -350,6 +356,13 @@ def _is_applied(trace: Trace, function: Any, args: tuple[Any, ...], kwargs: dict
         return False
     trace.fixed(apply)
     return is_function(trace, trace.fixed(APPLY))
+
+
+def _makes_plainly(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a call makes an object without attributes, or a named tuple of a tuple that is there."""
+    if function is object.__new__:
+        return len(args) == 1 and isinstance(args[0], type)
+    return function is tuple.__new__ and len(args) == 2 and type(args[1]) is tuple and hasattr(args[0], "_fields")
 
 
 _WRITERS: dict[int, tuple[Any, int]] = {id(setattr): (setattr, 3), id(delattr): (delattr, 2)}

@@ -1,0 +1,1 @@
+"""Torch's names of ``flex_attention``, which is interpreted."""
