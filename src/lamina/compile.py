@@ -73,6 +73,7 @@ from lamina.segments.pieces import as_aten, lowered_by_user, put_segment, with_n
 from lamina.stats import stats_of
 
 __all__ = [
+    "captured_by_dynamo",
     "compile",
     "compile_captured",
     "compile_graph",
@@ -127,10 +128,17 @@ def compile_recorded(
         compiler.recaptures = False
         stored = backend == as_backend("lamina")
         return own_callable(model, settings, record, compiler, fullgraph, dynamic, stored)
+    return captured_by_dynamo(model, settings, backend, record, fullgraph, dynamic)
+
+
+def captured_by_dynamo(
+    model: Any, settings: Options, backend: Backend | None, record: Record, fullgraph: bool, dynamic: bool | None
+) -> Any:
+    """``model`` with its graphs captured by Dynamo, and compiled by a backend, the default one if none is given."""
     attributes = {"record": record, "stats": partial(stats_of, record), "report": partial(report, record)}
     return compile_callable(
         model,
-        backend_callable=compiler,
+        backend_callable=_Compiler(settings, backend or as_backend("lamina"), record),
         fullgraph=fullgraph,
         dynamic=dynamic,
         record=record,

@@ -135,7 +135,16 @@ def own_callable(
         disabled=torch_compile_disabled(),
         other_in_eager=partial(_other_in_eager, settings, record),
         keeps=settings.freeze,
+        by_dynamo=partial(_by_dynamo, settings, record, compiler, fullgraph, dynamic),
     )
+
+
+def _by_dynamo(
+    settings: Options, record: Record, compiler: Any, fullgraph: bool, dynamic: bool | None, target: Any
+) -> Any:
+    """``target`` with its calls captured by Dynamo, and compiled by the same backend."""
+    backend = getattr(compiler, "backend", None)
+    return import_module("lamina.compile").captured_by_dynamo(target, settings, backend, record, fullgraph, dynamic)
 
 
 def _other_in_eager(settings: Options, record: Record, node: Any, laid_out: bool) -> bool:

@@ -12,6 +12,7 @@ __all__ = [
     "CHANGES_LOST",
     "FORGOTTEN",
     "FRAMES",
+    "HANDED_ON",
     "INTEGERS_ARE_FIXED",
     "INTEGERS_ARE_INPUTS",
     "INTERPRETED",
@@ -108,10 +109,18 @@ INTERPRETED = FRAMES.add(
 )
 OTHER_STATE = FRAMES.add(
     8,
-    "Python runs the call: a mode, a transform, a trace or inference mode is active",
+    "Python runs the call: a mode, a transform or a trace is active",
     "With capture own nothing is recorded within function and dispatch modes, torch.func, forward-mode "
-    "differentiation, traces, other compilations and inference mode.",
+    "differentiation, traces and other compilations.",
     "enter them within the compiled function, or leave the option capture at dynamo",
+)
+HANDED_ON = FRAMES.add(
+    31,
+    "TorchDynamo captures its calls from now on: {what}",
+    "No graph of the own front end holds the program's kernels in Triton, nor loops of torch's that run functions of "
+    "the program's (while_loop, scan, map). Each call would be interpreted, with these uncompiled, so that the whole "
+    "function has Dynamo's graphs, and rests on Dynamo's guards.",
+    "move what is named into a function that is compiled by itself",
 )
 BY_DYNAMO = FRAMES.add(
     9,

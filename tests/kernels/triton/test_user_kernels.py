@@ -43,24 +43,12 @@ def compared(function: Callable[..., Any], dynamic: bool | None = None) -> Any:
     return compiled
 
 
-@pytest.mark.by_dynamo(
-    "kernels and operators of the user's that write end a graph of the own front end",
-    "into_input",
-    "into_zeros",
-    "plain",
-    "returned_and_given",
-    "transposed",
-    "warps",
-)
 @pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda p: p.__name__)
 def test_launches_between_kernels_are_eagers(program: Callable[..., Any], interpreted_triton: None) -> None:
     compared(program)
 
 
-@pytest.mark.by_dynamo(
-    "kernels and operators of the user's that write end a graph of the own front end", "into_input", "part_of_rows"
-)
 @pytest.mark.parametrize("program", [programs.into_input, programs.part_of_rows])
 def test_sizes_may_be_symbols(program: Callable[..., Any], interpreted_triton: None) -> None:
     compiled = compared(program, dynamic=True)
@@ -70,14 +58,6 @@ def test_sizes_may_be_symbols(program: Callable[..., Any], interpreted_triton: N
     torch.testing.assert_close(wide, same)
 
 
-@pytest.mark.by_dynamo(
-    "kernels and operators of the user's that write end a graph of the own front end",
-    "input_read_before-2",
-    "into_input-2",
-    "into_zeros-2",
-    "plain-2",
-    "two_results-2",
-)
 @pytest.mark.parametrize(
     ("program", "nests"),
     [
@@ -96,11 +76,6 @@ def test_what_a_kernel_overwrites_is_not_copied(
     assert sum(isinstance(step, Nest) for step in fusion.steps) == nests
 
 
-@pytest.mark.by_dynamo(
-    "kernels and operators of the user's that write end a graph of the own front end",
-    "old_value_kept",
-    "same_tensor_twice",
-)
 @pytest.mark.parametrize("program", [programs.old_value_kept, programs.same_tensor_twice])
 def test_what_is_still_read_is_copied(program: Callable[..., Any], interpreted_triton: None) -> None:
     (fusion,) = fused(compared(program))
@@ -110,9 +85,6 @@ def test_what_is_still_read_is_copied(program: Callable[..., Any], interpreted_t
     assert written not in {b.name for b in fusion.buffers if b.kind == "input"}
 
 
-@pytest.mark.by_dynamo(
-    "kernels and operators of the user's that write end a graph of the own front end", "differentiable_function"
-)
 @pytest.mark.parametrize("program", programs.DIFFERENTIABLE, ids=lambda p: p.__name__)
 def test_gradients(program: Callable[..., Any], interpreted_triton: None) -> None:
     expected_args, args = given(grad=True), given(grad=True)
@@ -123,7 +95,6 @@ def test_gradients(program: Callable[..., Any], interpreted_triton: None) -> Non
         torch.testing.assert_close(found.grad, expected.grad)
 
 
-@pytest.mark.by_dynamo("kernels and operators of the user's that write end a graph of the own front end")
 def test_the_host_program_names_the_kernel(interpreted_triton: None) -> None:
     compiled = compared(programs.plain)
     (text,) = [stage.value.text for stage in compiled.record.stages if stage.name == "host"]
@@ -138,3 +109,13 @@ def test_a_triton_operation_in_the_place_of_a_pattern(interpreted_triton: None) 
     compiled, found, expected = in_the_place_of(lambda x, y: (y.cos() + 0.25 * (x * 3)).tanh(), use_weighted)
     torch.testing.assert_close(found, expected)
     assert called(compiled) == ["lamina_tests.weighted.default"] * 2
+
+
+def test_the_own_front_end_leaves_functions_with_kernels_to_dynamo(interpreted_triton: None) -> None:
+    torch.compiler.reset()
+    compiled = lamina.compile(programs.plain, options={"capture": "own", "cache": False})
+    inputs = [torch.randn(1000), torch.randn(1000)]
+    for _ in range(3):
+        torch.testing.assert_close(compiled(*inputs), programs.plain(*inputs))
+    told = [one.reason for one in compiled.record.decisions() if "captures its calls from now on" in one.reason]
+    assert len(told) == 1

@@ -15,10 +15,10 @@ from torch.fx import GraphModule, Node
 
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
-from lamina.capture.frame_reasons import BY_DYNAMO, NOT_WANTED, OTHER_STATE
+from lamina.capture.frame_reasons import BY_DYNAMO, HANDED_ON, NOT_WANTED, OTHER_STATE
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.own.compiler_marks.torch_private import seen_by_dynamo
-from lamina.capture.own.frame import MISSING
+from lamina.capture.own.frame import MISSING, NotBegun
 from lamina.capture.own.guards.library import Library
 from lamina.capture.own.reuse.conditions import Names
 from lamina.capture.own.reuse.driver import Driver, Miss, cannot_tell
@@ -73,6 +73,7 @@ def interpreted_callable(
     disabled: bool = False,
     other_in_eager: Callable[[Node, bool], bool] = _as_traced,
     keeps: bool = False,
+    by_dynamo: Callable[[Any], Any] | None = None,
 ) -> Any:
     """``target``, a function, method or module, with the graphs of its torch calls compiled by ``backend_callable``.
 
@@ -84,7 +85,7 @@ def interpreted_callable(
     target are stored, if anywhere. ``disabled``: the environment switches torch's compilers off.
     ``other_in_eager`` says of a call whether tracing tells another type or rank of its results than it gives or, if
     that is asked, other strides. ``keeps``: ``backend_callable`` keeps what is computed of parameters and buffers
-    alone.
+    alone. ``by_dynamo`` compiles a target that has calls which only Dynamo captures: it makes all later ones.
     """
     entry_of = partial(
         _Entry,
@@ -97,6 +98,7 @@ def interpreted_callable(
         disabled=disabled,
         other_in_eager=other_in_eager,
         keeps=keeps,
+        by_dynamo=by_dynamo,
     )
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target
@@ -142,8 +144,10 @@ class _Entry:
         disabled: bool,
         other_in_eager: Callable[[Node, bool], bool],
         keeps: bool,
+        by_dynamo: Callable[[Any], Any] | None,
     ) -> None:
-        self.keeps = keeps
+        self.keeps, self.by_dynamo = keeps, by_dynamo
+        self.handed: Any = None
         self.disabled, self.other_in_eager = disabled, other_in_eager
         self.target, self.backend, self.record, self.fullgraph = target, backend, record, fullgraph
         self.dynamic = dynamic
@@ -177,6 +181,8 @@ class _Entry:
         found = self.versions.run(args, kwargs)
         if found is not MISSING:
             return found
+        if self.handed is not None:
+            return self.handed(*args, **kwargs)
         with errors_kept():
             found = self._stored(args, kwargs)
             return self._interpreted(args, kwargs) if found is MISSING else found
@@ -227,7 +233,13 @@ class _Entry:
                 self.other_in_eager,
                 self.keeps,
             )
-        result = self.interpreting.call(args, kwargs)
+            self.interpreting.hands_on = self.by_dynamo is not None
+        try:
+            result = self.interpreting.call(args, kwargs)
+        except NotBegun:
+            self._hand_on()
+            return self.handed(*args, **kwargs)
+        self._hand_on()
         made, self.interpreting.made = self.interpreting.made, []
         if self.store is not None:
             for driver in made:
@@ -237,6 +249,13 @@ class _Entry:
                 with self.record.harmless("capture"):
                     self.store.left()
         return result
+
+    def _hand_on(self) -> None:
+        """Have Dynamo capture the calls for which there is no version, if one was met that only Dynamo captures."""
+        what = self.interpreting.regions.others
+        if what and self.by_dynamo is not None and self.handed is None:
+            self.handed = self.by_dynamo(self.target)
+            self._note("handed on", Decision("capture", self.subject, True, HANDED_ON(what=what)))
 
     def _note(self, name: str, decision: Decision) -> None:
         if name not in self.noted:

@@ -23,7 +23,7 @@ from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.base.torch_names.torch_private import CONTEXTLIB, DISPATCHERS, FUNCTIONS, LISTS_OF_TENSORS
 from lamina.capture.own.attributes import deletes_by_code, read_attribute, read_plainly, setter_of
 from lamina.capture.own.callbacks import asks, calls_back
-from lamina.capture.own.causes.torch_private import cause_of_call, is_of_tensors, maker_of
+from lamina.capture.own.causes.torch_private import cause_of_call, is_of_tensors, maker_of, only_dynamo_captures
 from lamina.capture.own.compiler_marks.torch_private import MARK, is_mark, never_entered
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.importing import is_loaded
@@ -158,6 +158,8 @@ class CapturingWorld(PlainWorld):
         if function is signature:
             return False
         if "handle_torch_function" in function.__code__.co_names or never_entered(function):
+            return False
+        if isinstance(module, str) and module.startswith("triton."):
             return False
         if isinstance(module, str) and module.startswith(("torch.", "lamina.")):
             if function.__globals__.get(_PROGRAM) is True:
@@ -294,6 +296,8 @@ class CapturingWorld(PlainWorld):
         tensors = list(flat((args, kwargs)))
         computes = is_of_tensors(called, args if called is function else args[1])
         what, cause = _said_of(called)
+        if only_dynamo_captures(called):
+            recorder.regions.others = recorder.regions.others or what
         recorder.end(what, given=tensors, cause=cause, computes=computes)
         recorder.escaped("what may call the program back")
         recorder.regions.native += 1

@@ -37,6 +37,10 @@ class Unhandled(BaseException):
     """
 
 
+class NotBegun(Exception):
+    """A call has met what only Dynamo captures, and nothing is done of it."""
+
+
 @dataclass(slots=True, eq=False)
 class Frame:
     """A call of ``function`` in progress, which stands before the instruction ``place``.

@@ -20,7 +20,7 @@ from lamina.capture.dynamo import Captured, compiled_graph
 from lamina.capture.frame_reasons import BY_CALLS, IN_PARTS, INTEGERS_ARE_FIXED, INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS
 from lamina.capture.log import CaptureLog
 from lamina.capture.own.capturing import CapturingWorld
-from lamina.capture.own.frame import Unhandled
+from lamina.capture.own.frame import NotBegun, Unhandled
 from lamina.capture.own.interrupts import end_if_from_outside
 from lamina.capture.own.machine import Machine, goes_on
 from lamina.capture.own.module_tensors import held_by_modules
@@ -80,6 +80,8 @@ class Interpreting:
             told=self._note_by_calls,
             told_parts=self._note_parts,
         )
+        self.hands_on = False
+        """Whether calls that only Dynamo captures are handed on to it."""
         self.noted: set[str] = set()
         self.made: list[Driver] = []
         self.by_calls = False
@@ -166,6 +168,8 @@ class Interpreting:
             raise recorder.unhandled
         if recorder.broken:
             what, recorder.broken = recorder.broken, ""
+            if self.hands_on and self.regions.others and recorder.unbegun:
+                raise NotBegun
             raise GraphBroken(
                 f"fullgraph asks for one graph, which {what} ends in {self.subject[0]}",
                 remedy="move it out of the compiled function, or compile without fullgraph",

@@ -86,7 +86,8 @@ class Recorder(TorchFunctionMode):
 
     ``place`` gives the user's line, as a stack trace of it, for each node. ``handled`` is asked where a call may raise
     for what is in its operands: whether the program may catch that, and then whether it ``goes_on``. ``left``: the
-    program has entered modes of its own, so that nothing is recorded. With ``whole`` what cannot be recorded ends the
+    program has entered modes of its own, so that nothing is recorded. ``unbegun``: nothing was written to before a call
+    that only Dynamo captures. With ``whole`` what cannot be recorded ends the
     call: ``broken`` says what it is. ``unhandled`` is the class of what has ended a graph, and is to end the call even
     if native code handles it.
     ``held`` says of inputs whether a module has them, if results of such are kept.
@@ -112,7 +113,7 @@ class Recorder(TorchFunctionMode):
         self.broken = ""
         self.unhandled: type[Unhandled] | None = None
         self.segment: Segment | None = None
-        self.left = self.flushed = False
+        self.left = self.flushed = self.unbegun = False
         self.trace: Any = None
         self.attempt: Any = None
         self.region = self.regions_entered = 0

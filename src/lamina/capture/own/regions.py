@@ -43,7 +43,8 @@ class Regions:
     calls, or in a ``large`` program, which is going to have one, small graphs between two breaks are not compiled:
     ``told`` is given the number of calls of each. ``told_parts`` is given how many equal blocks a graph is cut into, of
     how many calls each; ``in_parts`` tells of graphs, by their calls, whether they are, ``cut`` has those of which all
-    parts are compiled. ``functions`` are calls of transforms, by what they compute.
+    parts are compiled. ``functions`` are calls of transforms, by what they compute. ``others`` names a call that was
+    made uncompiled between graphs, though Dynamo captures it.
     """
 
     backend: Backend
@@ -62,6 +63,7 @@ class Regions:
     cut: dict[Any, bool] = field(default_factory=dict)
     ahead: dict[Any, Any] = field(default_factory=dict)
     functions: dict[Any, Callable[..., Any]] = field(default_factory=dict)
+    others: str = ""
 
     def fakes(self) -> Fakes:
         """Those of the thread: a mode is entered by one thread at a time."""

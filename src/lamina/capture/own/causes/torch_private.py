@@ -11,7 +11,7 @@ from torch.utils.hooks import BackwardHook
 
 from lamina.base.torch_private import HigherOrderOperator
 
-__all__ = ["cause_of_call", "is_of_tensors", "maker_of"]
+__all__ = ["cause_of_call", "is_of_tensors", "maker_of", "only_dynamo_captures"]
 
 _RUN_FUNCTIONS = (
     "torch._higher_order_ops",
@@ -24,6 +24,24 @@ _RUN_FUNCTIONS = (
 _QUANTISED = "torch.ao.nn"
 _MARKS = "torch._compile"
 """The module of what stands for functions of torch's that Dynamo is not to look into."""
+
+
+_ONLY_DYNAMO = ("torch._higher_order_ops", "triton.")
+_WITHIN = "_flex_attention_hop_wrapper"
+
+
+def only_dynamo_captures(called: Any) -> bool:
+    """Whether a call launches a kernel of the program's in Triton, or is of an operator that runs its functions.
+
+    Calls of ``torch.func`` are not among them, nor are checkpoints: they run where nothing is known of what they
+    change.
+    """
+    if isinstance(called, HigherOrderOperator):
+        return True
+    owner = _owner(called)
+    of = type(owner) if owner is not None else called if isinstance(called, FunctionType) else type(called)
+    module = str(getattr(of, "__module__", ""))
+    return f"{module}.".startswith(_ONLY_DYNAMO) or getattr(called, "__name__", "") == _WITHIN
 
 
 def cause_of_call(called: Any) -> str:

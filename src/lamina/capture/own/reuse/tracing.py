@@ -13,6 +13,7 @@ import torch
 from lamina.base.class_flags import MADE_BY_PYTHON
 from lamina.base.torch_private import is_functional
 from lamina.capture.own.capturing import CapturingWorld, is_captured, reads_plainly
+from lamina.capture.own.causes.torch_private import only_dynamo_captures
 from lamina.capture.own.checkpoints.torch_private import CHECKPOINT
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.functions.applying import apply
@@ -221,6 +222,8 @@ class TracingWorld:
         self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A call of torch's, or of what is not understood."""
+        begun = self.trace.effects or self.base.recorder.flushed
+        self.base.recorder.unbegun = not begun and only_dynamo_captures(function)
         if not self._is_torch_call(function, (*args, *kwargs.values())):
             name = getattr(function, "__qualname__", None) or type(function).__qualname__
             self.trace.end(f"{name} is called, of which it is not known what it reads")
