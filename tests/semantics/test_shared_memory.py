@@ -78,7 +78,7 @@ def _whole(x: Tensor) -> Tensor:
     return x.as_strided((count,), (1,), 0)
 
 
-@pytest.mark.by_dynamo("the own front end makes the calls one by one and does not tell of it")
+@pytest.mark.by_dynamo("asks for the words of Dynamo's warning")
 def test_a_call_with_shared_memory_is_told_once_and_its_like_are_compiled_otherwise() -> None:
     compiled = lamina.compile(_scaled)
     compiled(*APART())
@@ -88,6 +88,14 @@ def test_a_call_with_shared_memory_is_told_once_and_its_like_are_compiled_otherw
         warnings.simplefilter("error", lamina.LaminaWarning)
         compiled(*SHARED["overlapping"]())
     assert any("shares memory" in d.reason for d in compiled.record.decisions("eager"))
+
+
+def test_the_own_front_end_tells_of_calls_made_one_by_one() -> None:
+    compiled = lamina.compile(_scaled, options={"capture": "own"})
+    for given in ("apart", "overlapping", "overlapping"):
+        compiled(*(APART() if given == "apart" else SHARED[given]()))
+        told = [one for one in compiled.record.decisions("capture") if "shares memory" in one.reason]
+        assert len(told) == (given != "apart")
 
 
 def test_a_first_call_with_shared_memory_does_not_keep_others_from_kernels() -> None:

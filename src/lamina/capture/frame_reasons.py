@@ -27,6 +27,7 @@ __all__ = [
     "REUSED",
     "RUN_BY_PYTHON",
     "SHARED",
+    "SHARED_BY_CALLS",
     "SIZE_FIXED",
     "SKIPPED_BY_DYNAMO",
     "STORED",
@@ -113,6 +114,13 @@ OTHER_STATE = FRAMES.add(
     "With capture own nothing is recorded within function and dispatch modes, torch.func, forward-mode "
     "differentiation, traces and other compilations.",
     "enter them within the compiled function, or leave the option capture at dynamo",
+)
+SHARED_BY_CALLS = FRAMES.add(
+    32,
+    "the calls of a graph are made one by one: it writes to an input that shares memory with another",
+    "Kernels take the inputs that they write to for apart from all others. Where a call gives them tensors of one "
+    "memory, the graph's calls are made as eager makes them, in that call and in others of its like.",
+    "give tensors that share no memory, or clones",
 )
 HANDED_ON = FRAMES.add(
     31,

@@ -17,7 +17,14 @@ from lamina.base.torch_names.torch_private import SUBMODULES
 from lamina.base.user_warnings import calling_line
 from lamina.capture.breaks import own_break_reason
 from lamina.capture.dynamo import Captured, compiled_graph
-from lamina.capture.frame_reasons import BY_CALLS, IN_PARTS, INTEGERS_ARE_FIXED, INTEGERS_ARE_INPUTS, NO_TENSOR_CALLS
+from lamina.capture.frame_reasons import (
+    BY_CALLS,
+    IN_PARTS,
+    INTEGERS_ARE_FIXED,
+    INTEGERS_ARE_INPUTS,
+    NO_TENSOR_CALLS,
+    SHARED_BY_CALLS,
+)
 from lamina.capture.log import CaptureLog
 from lamina.capture.own.capturing import CapturingWorld
 from lamina.capture.own.frame import NotBegun, Unhandled
@@ -79,6 +86,7 @@ class Interpreting:
             large=_is_large(target),
             told=self._note_by_calls,
             told_parts=self._note_parts,
+            told_shared=self._note_shared,
         )
         self.hands_on = False
         """Whether calls that only Dynamo captures are handed on to it."""
@@ -209,6 +217,13 @@ class Interpreting:
             if (key := f"by calls {calls}") not in self.noted:
                 self.noted.add(key)
                 self.record.note("", "capture", Decision("capture", self.subject, False, BY_CALLS(count=calls)))
+
+    def _note_shared(self) -> None:
+        """Note that a graph's calls are made one by one, for the inputs of a call."""
+        with self.record.harmless("capture"):
+            if "shared" not in self.noted:
+                self.noted.add("shared")
+                self.record.note("", "capture", Decision("capture", self.subject, False, SHARED_BY_CALLS()))
 
     def _note_parts(self, blocks: int, calls: int) -> None:
         """Note that a graph of equal blocks is cut."""

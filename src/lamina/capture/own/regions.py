@@ -44,7 +44,8 @@ class Regions:
     ``told`` is given the number of calls of each. ``told_parts`` is given how many equal blocks a graph is cut into, of
     how many calls each; ``in_parts`` tells of graphs, by their calls, whether they are, ``cut`` has those of which all
     parts are compiled. ``functions`` are calls of transforms, by what they compute. ``others`` names a call that was
-    made uncompiled between graphs, though Dynamo captures it.
+    made uncompiled between graphs, though Dynamo captures it. ``told_shared`` is called where the calls of a graph are
+    made one by one, as an input that it writes to shares memory with another.
     """
 
     backend: Backend
@@ -64,6 +65,7 @@ class Regions:
     ahead: dict[Any, Any] = field(default_factory=dict)
     functions: dict[Any, Callable[..., Any]] = field(default_factory=dict)
     others: str = ""
+    told_shared: Callable[[], None] = lambda: None
 
     def fakes(self) -> Fakes:
         """Those of the thread: a mode is entered by one thread at a time."""
@@ -120,6 +122,7 @@ class Regions:
             captured(compiled, gm, fakes)
         if calls is not None:
             compiled = Writing(compiled, calls, segment.written(), tuple(segment.pairs), segment.apart_by_place())
+            compiled.told = self.told_shared
         SET_GRAD(segment.state[0])
         if not fixed:
             self.keep(key, compiled)

@@ -152,11 +152,16 @@ class Meeting(Anew):
     """A call would write to memory that it reads by another input."""
 
 
+def _nobody() -> None:
+    """Nobody is told."""
+
+
 class Writing:
     """A graph that writes to those of its inputs that are ``written``, which ``compiled`` takes for apart from others.
 
     ``calls`` makes its calls one by one, for inputs that are not. ``pairs`` are those of which one call writes to the
-    one and reads the other. ``apart_by_place``: inputs that lie at other places of one storage are apart.
+    one and reads the other. ``apart_by_place``: inputs that lie at other places of one storage are apart. ``told`` is
+    called where the calls are made one by one.
     """
 
     def __init__(
@@ -169,6 +174,7 @@ class Writing:
     ) -> None:
         self.compiled, self.calls, self.written, self.pairs = compiled, calls, written, pairs
         self.apart_by_place = apart_by_place
+        self.told: Callable[[], None] = _nobody
         parts = {"compiled": compiled, "calls": calls, "written": written, "pairs": pairs}
         made_of(self, "writing", **parts, apart_by_place=apart_by_place)
 
@@ -177,7 +183,11 @@ class Writing:
 
     def chosen(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
         """What runs for these inputs; nothing is written yet."""
-        return self.calls if may_meet(inputs, self.written, self.apart_by_place) else self.compiled
+        return self._one_by_one() if may_meet(inputs, self.written, self.apart_by_place) else self.compiled
+
+    def _one_by_one(self) -> Callable[..., Any]:
+        self.told()
+        return self.calls
 
     def unless_they_meet(self, *inputs: torch.Tensor) -> Any:
         """The same where no call writes to memory that it reads by another input; raises ``Meeting`` before anything.
@@ -188,4 +198,4 @@ class Writing:
             return self.compiled(*inputs)
         if any(pair.meet(inputs) for pair in self.pairs):
             raise Meeting
-        return self.calls(*inputs)
+        return self._one_by_one()(*inputs)
