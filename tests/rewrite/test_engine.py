@@ -307,7 +307,7 @@ def test_a_failing_right_side_names_the_line_that_failed():
         ours(lambda x: x.sin(), [X], [rule(lambda x: x.sin(), after, name="late")])
 
 
-@pytest.mark.by_dynamo("is about Dynamo's graph, or the errors of rules on it")
+@pytest.mark.by_dynamo("sizes that vary are 2 or more with Dynamo, and may be 1 with the own front end")
 def test_a_right_side_whose_symbolic_sizes_may_fit_is_no_mistake():
     half = rule(lambda x: x.sin(), lambda x: x.sin().new_empty((x.shape[0] + 4) // 2, x.shape[1]), name="half")
     short = rule(lambda x: x.sin(), lambda x: x.sin()[:, :1], name="short")

@@ -138,7 +138,6 @@ def test_a_pass(wrong):
     assert "graph():" not in str(caught.value)  # the place is said, the rest of the graph is not
 
 
-@pytest.mark.by_dynamo("is about Dynamo's graph, or the errors of rules on it")
 def test_a_pass_on_the_captured_graph_is_checked_too():
     def tan(gm):
         for node in gm.graph.nodes:

@@ -24,6 +24,7 @@ from lamina.capture.own.segment import Segment, is_quiet, trial_of
 from lamina.capture.own.torch_private import SET_GRAD, is_from_a_hook, out_of_inference_mode, without_function_modes
 from lamina.capture.own.trials import Tried
 from lamina.capture.own.writing import Writing
+from lamina.errors import LaminaError
 
 __all__ = ["compile_ahead", "fill", "rescue"]
 
@@ -50,6 +51,9 @@ def fill(
             del computed
         except Exception as error:
             escaped(trace, "a graph that raises")
+            if isinstance(error, LaminaError):  # what a rule or pass of the user's has left of the graph is not run
+                segment.failed = True
+                raise
             if segment.draws or segment.writes_outside or is_from_a_hook(error):
                 raise
             SET_GRAD(segment.state[0])
