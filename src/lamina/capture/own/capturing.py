@@ -296,8 +296,9 @@ class CapturingWorld(PlainWorld):
         tensors = list(flat((args, kwargs)))
         computes = is_of_tensors(called, args if called is function else args[1])
         what, cause = _said_of(called)
-        if only_dynamo_captures(called):
+        if only_dynamo_captures(args[0] if called is operator.getitem else called):
             recorder.regions.others = recorder.regions.others or what
+            recorder.leave(what)
         recorder.end(what, given=tensors, cause=cause, computes=computes)
         recorder.escaped("what may call the program back")
         recorder.regions.native += 1

@@ -105,6 +105,9 @@ class Interpreting:
         grad = torch.is_grad_enabled()
         try:
             return self._call(args, kwargs)
+        except NotBegun:
+            SET_GRAD(grad)
+            raise
         except _Refused:
             SET_GRAD(grad)
             place = calling_line()
@@ -118,6 +121,7 @@ class Interpreting:
         recorder = Recorder(
             self.regions, lambda: _user_line(machine), lambda: machine.watch(), lambda: goes_on(machine), self.fullgraph
         )
+        recorder.hands_on = self.hands_on
         varying = self.versions.varying
         trace = Trace(lambda: self._line_of(machine), state_of_torch(), varying) if self.versions.traced else None
         recorder.trace = trace
@@ -176,7 +180,7 @@ class Interpreting:
             raise recorder.unhandled
         if recorder.broken:
             what, recorder.broken = recorder.broken, ""
-            if self.hands_on and self.regions.others and recorder.unbegun:
+            if self.hands_on and recorder.unbegun:
                 raise NotBegun
             raise GraphBroken(
                 f"fullgraph asks for one graph, which {what} ends in {self.subject[0]}",

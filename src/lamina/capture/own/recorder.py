@@ -87,7 +87,7 @@ class Recorder(TorchFunctionMode):
     ``place`` gives the user's line, as a stack trace of it, for each node. ``handled`` is asked where a call may raise
     for what is in its operands: whether the program may catch that, and then whether it ``goes_on``. ``left``: the
     program has entered modes of its own, so that nothing is recorded. ``unbegun``: nothing was written to before a call
-    that only Dynamo captures. With ``whole`` what cannot be recorded ends the
+    that only Dynamo captures; ``hands_on``: such a call ends then. With ``whole`` what cannot be recorded ends the
     call: ``broken`` says what it is. ``unhandled`` is the class of what has ended a graph, and is to end the call even
     if native code handles it.
     ``held`` says of inputs whether a module has them, if results of such are kept.
@@ -113,7 +113,7 @@ class Recorder(TorchFunctionMode):
         self.broken = ""
         self.unhandled: type[Unhandled] | None = None
         self.segment: Segment | None = None
-        self.left = self.flushed = self.unbegun = False
+        self.left = self.flushed = self.unbegun = self.hands_on = False
         self.trace: Any = None
         self.attempt: Any = None
         self.region = self.regions_entered = 0
@@ -219,6 +219,12 @@ class Recorder(TorchFunctionMode):
         if self.told is not None and (always or computes or tensors or self.segment is not None):
             self.told(what, cause or cause_of_operands(tensors))
         self.flush()
+
+    def leave(self, what: str) -> None:
+        """End the call, which only Dynamo captures, if nothing is done of it and it may be handed on."""
+        if self.hands_on and self.unbegun:
+            self.segment, self.broken = None, what
+            raise _Broken(what)
 
     def _set_grad(self, args: tuple[bool]) -> None:
         """Switch the grad mode: within a graph if there is one."""

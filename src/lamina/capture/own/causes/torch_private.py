@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inspect import CO_COROUTINE
-from types import FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -36,6 +36,8 @@ def only_dynamo_captures(called: Any) -> bool:
     Calls of ``torch.func`` are not among them, nor are checkpoints: they run where nothing is known of what they
     change.
     """
+    if type(called) is BuiltinFunctionType:
+        return False
     if isinstance(called, HigherOrderOperator):
         return True
     owner = _owner(called)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
@@ -146,6 +147,8 @@ class TracingWorld:
             if found is not MISSING:
                 return found
         if self.trace.ended is None:
+            if function is operator.getitem:
+                self._meet(operands[0])
             found = self.operators.operated(function, operands)
             if found is not MISSING:
                 return found
@@ -218,12 +221,16 @@ class TracingWorld:
             return self.trace.remember(caller(function, args, kwargs))
         return self._by_torch(caller, function, args, kwargs)
 
+    def _meet(self, called: Any) -> None:
+        """Note whether something is done of the call before one that only Dynamo captures."""
+        begun = self.trace.effects or self.base.recorder.flushed
+        self.base.recorder.unbegun = not begun and only_dynamo_captures(called)
+
     def _by_torch(
         self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A call of torch's, or of what is not understood."""
-        begun = self.trace.effects or self.base.recorder.flushed
-        self.base.recorder.unbegun = not begun and only_dynamo_captures(function)
+        self._meet(function)
         if not self._is_torch_call(function, (*args, *kwargs.values())):
             name = getattr(function, "__qualname__", None) or type(function).__qualname__
             self.trace.end(f"{name} is called, of which it is not known what it reads")
