@@ -76,6 +76,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.by_dynamo(
     "breaks functions that Dynamo's way calls",
+    "lamina.capture.dynamo.guard_empty_hooks",
     "lamina.capture.dynamo.guard_unguarded",
     "lamina.capture.dynamo.serve_any_hooks",
 )

@@ -84,7 +84,6 @@ def test_a_line_of_python_reaches_forward_backward_and_kernels(report: dict[str,
     assert {"gelu", "gelu_1", "gelu_backward"} <= names
 
 
-@pytest.mark.by_dynamo("reports of the own front end have no modules of calls")
 def test_steps_have_costs_modules_and_reasons(report: dict[str, Any]) -> None:
     forward, backward = report["regions"]
     assert (forward["kind"], backward["kind"]) == ("forward", "backward")
@@ -97,7 +96,6 @@ def test_steps_have_costs_modules_and_reasons(report: dict[str, Any]) -> None:
             assert edge["why"], edge
 
 
-@pytest.mark.by_dynamo("reports of the own front end have no modules of calls")
 def test_maps_of_many_steps_are_drawn_by_module(report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lamina.report.fusion._MOST_BOXES", 4)
     drawn = document(trained(), assembly=False)["regions"][0]["fusion"]
@@ -289,3 +287,9 @@ def test_versions_of_a_function_have_their_guards() -> None:
     assert any(d["kind"] == "recompile" and d["code"] for d in found["decisions"])
     assert len(found["guards"]) == 2
     assert all(one["lines"] and "lambda" in one["function"] for one in found["guards"])
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "own"])
+def test_modules_of_calls_are_told_by_either_front_end(capture: str) -> None:
+    forward = document(trained(capture=capture), assembly=False)["regions"][0]
+    assert {step["module"] for step in forward["steps"]} >= {"blocks.0.up", "blocks.1.down"}

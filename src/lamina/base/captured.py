@@ -12,6 +12,7 @@ from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import storage_of
 
 __all__ = [
+    "MODULES",
     "NOTES",
     "OF_A_MODULE",
     "UNSEEN_RESULTS",
@@ -29,6 +30,8 @@ __all__ = [
 NOTES = "custom"
 """The ``meta`` that AOTAutograd gives to all that it traces of a node, and to what it traces of its gradient."""
 _UNSAVED_RESULT = "lamina_unsaved_result"
+MODULES = "nn_module_stack"
+"""The ``meta`` with the modules that a node computes for, from the outermost one on: paths and classes."""
 OF_A_MODULE = "of_a_module"
 """The ``meta`` of an input that is a parameter or buffer, where results of such may be kept."""
 UNSEEN_RESULTS = "unseen_results"

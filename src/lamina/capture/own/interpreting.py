@@ -127,6 +127,8 @@ class Interpreting:
         recorder.trace = trace
         if trace is not None and self.regions.families is not None:
             trace.sizes = Sizes(trace, self.versions.sizes, [*map(form_of, self.versions.graphs)])
+        if paths := _paths(self.target):
+            recorder.modules = lambda: _modules(machine, paths)
         if self.keeps:
             recorder.held = held_by_modules(self.target, _nowhere if trace is None else trace.place_of)
         capturing = CapturingWorld(recorder)
@@ -298,6 +300,31 @@ def _place(machine: Machine) -> str:
 def _module(machine: Machine) -> str:
     """The name of the module of the function in progress."""
     return str(machine.frames[-1].function.__globals__.get("__name__", "")) if machine.frames else ""
+
+
+def _paths(target: Any) -> dict[int, str]:
+    """The paths of all modules of a model, or of one that ``target`` is a method of."""
+    owner = target.__self__ if type(target) is MethodType else target
+    if not issubclass(type(owner), torch.nn.Module):
+        return {}
+    found, waiting = {id(owner): ""}, [(owner, "")]
+    for module, path in waiting:
+        held = object.__getattribute__(module, "__dict__").get(SUBMODULES)
+        for name, inner in dict.items(held) if issubclass(type(held), dict) else ():
+            if issubclass(type(inner), torch.nn.Module) and id(inner) not in found:
+                found[id(inner)] = f"{path}.{name}".strip(".")
+                waiting.append((inner, found[id(inner)]))
+    return found
+
+
+def _modules(machine: Machine, paths: dict[int, str]) -> dict[str, Any]:
+    """The modules whose ``forward`` is in progress, from the outermost one on."""
+    found: dict[str, Any] = {}
+    for frame in machine.frames:
+        module = frame.variables[0] if frame.code.co_name == "forward" and frame.variables else None
+        if id(module) in paths:
+            found[str(id(module))] = paths[id(module)], type(module)
+    return found
 
 
 def _user_line(machine: Machine) -> str:

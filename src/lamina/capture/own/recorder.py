@@ -15,6 +15,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.overrides import TorchFunctionMode
 
+from lamina.base.captured import MODULES
 from lamina.base.drawing import call_may_draw
 from lamina.base.torch_private import is_functional
 from lamina.capture.modes.handlers import looks_at_values
@@ -86,13 +87,12 @@ class Recorder(TorchFunctionMode):
 
     ``place`` gives the user's line, as a stack trace of it, for each node. ``handled`` is asked where a call may raise
     for what is in its operands: whether the program may catch that, and then whether it ``goes_on``. ``left``: the
-    program has entered modes of its own, so that nothing is recorded. ``unbegun``: nothing was written to before a call
-    that only Dynamo captures; ``hands_on``: such a call ends then. With ``whole`` what cannot be recorded ends the
-    call: ``broken`` says what it is. ``unhandled`` is the class of what has ended a graph, and is to end the call even
-    if native code handles it.
-    ``held`` says of inputs whether a module has them, if results of such are kept.
-    ``trace`` is told of graphs that run and of calls that do not go into one, ``told`` of what ends a graph; ``seen``
-    counts the calls that came here.
+    program has entered modes of its own, so that nothing is recorded. ``unbegun``: nothing was written to before a
+    call that only Dynamo captures; ``hands_on``: such a call ends then. With ``whole`` what cannot be recorded ends
+    the call: ``broken`` says what it is. ``unhandled`` is the class of what has ended a graph, and is to end the call
+    even if native code handles it. ``modules`` gives the modules that compute, as Dynamo notes them, for a model.
+    ``held`` says of inputs whether a module has them, if results of such are kept. ``trace`` is told of graphs that
+    run and of calls that do not go into one, ``told`` of what ends a graph; ``seen`` counts the calls that came here.
     """
 
     cause = ""
@@ -117,6 +117,7 @@ class Recorder(TorchFunctionMode):
         self.trace: Any = None
         self.attempt: Any = None
         self.region = self.regions_entered = 0
+        self.modules: Callable[[], dict[str, Any]] | None = None
         self.held: Callable[[torch.Tensor], bool] | None = None
         self.told: Callable[[str, str], None] | None = None
         self.seen = 0
@@ -396,6 +397,8 @@ class Recorder(TorchFunctionMode):
         nodes = segment.node_of
         node = segment.graph.create_node(op, target, mapped(args, nodes), mapped(kwargs, nodes))
         node.meta["stack_trace"] = self.place()
+        if self.modules is not None and (stack := self.modules()):
+            node.meta[MODULES] = stack
         if self.region:
             mark_checkpointed(node, self.region)
         segment.numbers[node] = len(segment.numbers)
@@ -420,7 +423,7 @@ class Recorder(TorchFunctionMode):
                 parts.append(None)
                 continue
             inner = segment.graph.call_function(operator.getitem, (node, place))
-            inner.meta["stack_trace"] = node.meta["stack_trace"]
+            inner.meta.update((name, node.meta[name]) for name in ("stack_trace", MODULES) if name in node.meta)
             if self.region:
                 mark_checkpointed(inner, self.region)
             segment.numbers[inner] = len(segment.numbers)

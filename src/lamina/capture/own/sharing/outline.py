@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_aggregate
 
-from lamina.base.captured import OF_A_MODULE, UNSEEN_RESULTS
+from lamina.base.captured import MODULES, OF_A_MODULE, UNSEEN_RESULTS
 from lamina.capture.own.segment import Segment
 from lamina.capture.own.torch_calls import constant, name_of
 
@@ -20,6 +20,7 @@ _COMPUTED_OTHERWISE = frozenset(("pow", "pow_", "__pow__", "__rpow__", "__ipow__
 """Functions that compute in another way for some integers: squares are products."""
 
 
+_CARRIED = ("stack_trace", MODULES, UNSEEN_RESULTS, OF_A_MODULE)
 _OF_TRUTHS = ("dtype", constant(torch.bool))
 _GONE = object()
 
@@ -126,7 +127,7 @@ def with_numbers(segment: Segment, made: Graph, given: list[Any]) -> dict[Node, 
     entries = iter(segment.key)
     for node in segment.graph.nodes:
         copy = copies[node] = made.node_copy(node, copies.__getitem__)
-        copy.meta = {key: node.meta[key] for key in ("stack_trace", UNSEEN_RESULTS, OF_A_MODULE) if key in node.meta}
+        copy.meta = {key: node.meta[key] for key in _CARRIED if key in node.meta}
         if node.op in ("placeholder", "output") or not has_holes(next(entries)):
             continue
         copy.args = map_aggregate(copy.args, lambda value: next(numbers) if type(value) is int else value)
