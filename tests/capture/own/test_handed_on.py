@@ -82,3 +82,30 @@ def test_versions_without_such_a_call_stay() -> None:
     for mapped in (False, True, False, True):
         torch.testing.assert_close(compiled(x, mapped), function(x, mapped))
     assert len(_told(compiled)) == 1
+
+
+def test_what_is_printed_before_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def function(x: Tensor) -> Tensor:
+        print("before")
+        return _mapped(x)
+
+    torch.compiler.reset()
+    compiled = lamina.compile(function, options=OWN)
+    for count in (1, 2, 3):
+        compiled(torch.randn(4, 4))
+        assert capsys.readouterr().out.count("before") == 1, count
+
+
+def test_an_update_of_random_numbers_is_made_once() -> None:
+    def function(x: Tensor) -> Tensor:
+        return _mapped(x + torch.rand(4, 4))
+
+    torch.compiler.reset()
+    compiled = lamina.compile(function, options={**OWN, "numerics": "eager"})
+    x = torch.randn(4, 4)
+    for _ in range(2):
+        torch.manual_seed(0)
+        expected, after = function(x), torch.rand(1)
+        torch.manual_seed(0)
+        torch.testing.assert_close(compiled(x), expected)
+        assert torch.equal(torch.rand(1), after)
