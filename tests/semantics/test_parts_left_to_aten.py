@@ -132,7 +132,6 @@ def test_the_rest_is_compiled(name: str, dynamic: bool) -> None:
         assert not compiled.record.decisions("fallback")
 
 
-@pytest.mark.by_dynamo("scan, while_loop, map and marked regions run between the graphs of the own front end")
 def test_marked_regions_are_inlined() -> None:
     compiled = lamina.compile(nested)
     with torch.no_grad():
@@ -143,11 +142,6 @@ def test_marked_regions_are_inlined() -> None:
     assert not compiled.record.decisions("segments")
 
 
-@pytest.mark.by_dynamo(
-    "scan, while_loop, map and marked regions run between the graphs of the own front end",
-    "branches-2",
-    "transposed steps-1",
-)
 @pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(("name", "bodies"), [("branches", 2), ("loops", 2), ("steps", 1), ("transposed steps", 1)])
 def test_the_graphs_of_control_flow_are_compiled(name: str, bodies: int) -> None:
@@ -159,7 +153,6 @@ def test_the_graphs_of_control_flow_are_compiled(name: str, bodies: int) -> None
     assert [d.taken for d in decisions] == [True] * bodies
 
 
-@pytest.mark.by_dynamo("scan, while_loop, map and marked regions run between the graphs of the own front end")
 def test_what_is_left_has_its_reason() -> None:
     compiled = lamina.compile(other_dtype)
     with torch.no_grad():
