@@ -127,12 +127,12 @@ class Interpreting:
         recorder.trace = trace
         if trace is not None and self.regions.families is not None:
             trace.sizes = Sizes(trace, self.versions.sizes, [*map(form_of, self.versions.graphs)])
-        if paths := _paths(self.target):
-            recorder.modules = lambda: _modules(machine, paths)
         if self.keeps:
             recorder.held = held_by_modules(self.target, _nowhere if trace is None else trace.place_of)
         capturing = CapturingWorld(recorder)
         machine = Machine(capturing if trace is None else TracingWorld(capturing, trace))
+        if paths := _paths(self.target):
+            recorder.modules = partial(_modules, machine, paths)
         recorder.told = lambda what, cause: self._note_break(what, cause, machine)
         capturing.module = lambda: _module(machine)
         capturing.interpret = lambda function, *given, **named: machine.run(function, given, named)
