@@ -596,14 +596,15 @@ def test_views_of_a_parameter_are_written_without_gradients(parts):
         assert torch.equal(w, wanted)
 
 
-def test_dynamo_captures_what_a_callable_of_this_front_end_was_made_of():
+@pytest.mark.parametrize("capture", ["dynamo", "own"])
+def test_what_a_callable_of_this_front_end_was_made_of_is_captured(capture):
     function, module = own(lambda x: x.sin() * 2), own(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()))
 
     def outer(x):
         return module(function(x)).cos()
 
     torch.compiler.reset()
-    compiled = lamina.compile(outer, options={"compare_eager": "off", "progress": False})
+    compiled = lamina.compile(outer, options={"compare_eager": "off", "progress": False, "capture": capture})
     x = torch.linspace(-1, 1, 16).reshape(4, 4)
     wanted = outer(x)
     for _ in range(2):

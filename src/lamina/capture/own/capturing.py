@@ -24,7 +24,7 @@ from lamina.base.torch_names.torch_private import CONTEXTLIB, DISPATCHERS, FUNCT
 from lamina.capture.own.attributes import deletes_by_code, read_attribute, read_plainly, setter_of
 from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.causes.torch_private import cause_of_call, is_of_tensors, maker_of, only_dynamo_captures
-from lamina.capture.own.compiler_marks.torch_private import MARK, is_mark, never_entered
+from lamina.capture.own.compiler_marks.torch_private import MARK, is_mark, never_entered, target_of_compiled
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.importing import is_loaded
 from lamina.capture.own.iterating import advance, advanced, by_key, consumable, drawn, is_by_key, iterators, reduced
@@ -43,7 +43,7 @@ from lamina.capture.own.nested import flat
 from lamina.capture.own.of_torch import of_torch, unrecorded
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.queries.torch_private import STATE_READERS, asks_for_compiling
-from lamina.capture.own.recorder import Recorder
+from lamina.capture.own.recorder import Recorder, leave
 from lamina.capture.own.torch_calls import LEFT_OUT
 from lamina.capture.own.world import PlainWorld
 
@@ -173,7 +173,9 @@ class CapturingWorld(PlainWorld):
     def call(self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_captured(self, function, args, kwargs):
             return True
-        if (found := of_torch(self, function, args, kwargs)) is not MISSING:
+        target = target_of_compiled(function)
+        found = of_torch(self, function, args, kwargs) if target is None else self.interpret(target, *args, **kwargs)
+        if found is not MISSING:
             return found
         if type(function) in (BuiltinFunctionType, type, MethodWrapperType) and args and not kwargs:
             found = self._asked(function, args)
@@ -298,7 +300,7 @@ class CapturingWorld(PlainWorld):
         what, cause = _said_of(called)
         if only_dynamo_captures(args[0] if called is operator.getitem else called):
             recorder.regions.others = recorder.regions.others or what
-            recorder.leave(what)
+            leave(recorder, what)
         recorder.end(what, given=tensors, cause=cause, computes=computes)
         recorder.escaped("what may call the program back")
         recorder.regions.native += 1

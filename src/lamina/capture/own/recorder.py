@@ -58,7 +58,7 @@ from lamina.capture.own.torch_private import (
 from lamina.capture.own.training.calls import answered
 from lamina.capture.own.writing import NORMS, is_elementwise_write, overlaps_itself, part_at, written_by
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "leave"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _NO_FILE = os.sep * 2
@@ -220,12 +220,6 @@ class Recorder(TorchFunctionMode):
         if self.told is not None and (always or computes or tensors or self.segment is not None):
             self.told(what, cause or cause_of_operands(tensors))
         self.flush()
-
-    def leave(self, what: str) -> None:
-        """End the call, which only Dynamo captures, if nothing is done of it and it may be handed on."""
-        if self.hands_on and self.unbegun:
-            self.segment, self.broken = None, what
-            raise _Broken(what)
 
     def _set_grad(self, args: tuple[bool]) -> None:
         """Switch the grad mode: within a graph if there is one."""
@@ -527,6 +521,13 @@ class Recorder(TorchFunctionMode):
         if self.segment is None or id(args[0]._fake) not in self.segment.nodes:
             raise lost(args[0])
         self.segment.marks.append((function, args, kwargs))
+
+
+def leave(recorder: Recorder, what: str) -> None:
+    """End the call, which only Dynamo captures, if nothing is done of it and it may be handed on."""
+    if recorder.hands_on and recorder.unbegun:
+        recorder.segment, recorder.broken = None, what
+        raise _Broken(what)
 
 
 def _key(checkpointed: Any, segment: Segment, outputs: list[Node]) -> Any:

@@ -10,8 +10,9 @@ from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_co
 from torch.fx.traceback import annotate
 
 from lamina.capture.compiled_before.torch_private import marked
+from lamina.capture.module import is_transparent, original_of
 
-__all__ = ["ANNOTATE", "MARK", "is_mark", "marked_dimensions", "never_entered", "seen_by_dynamo"]
+__all__ = ["ANNOTATE", "MARK", "is_mark", "marked_dimensions", "never_entered", "seen_by_dynamo", "target_of_compiled"]
 
 MARK = "_dynamo_"
 """What names of attributes begin with by which a tensor tells how it is to be captured."""
@@ -52,6 +53,16 @@ def is_mark(function: Any) -> bool:
     )
 
 
+_TARGET = "_lamina_target"
+
+
+def target_of_compiled(function: Any) -> Any:
+    """What is compiled in a callable that this front end has made, to be interpreted in its place; None of others."""
+    if type(function) is FunctionType:
+        return function.__dict__.get(_TARGET)
+    return original_of(function) if is_transparent(function) else None
+
+
 _UNSEEN = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
 """Python runs the frame, and Dynamo looks neither at it nor at what it calls."""
 
@@ -62,5 +73,6 @@ def seen_by_dynamo(function: Any, target: Any) -> Any:
     Dynamo would capture the interpreter.
     """
     marked(function, target)._torchdynamo_inline = target  # type: ignore[attr-defined]
+    function.__dict__[_TARGET] = target
     set_code_exec_strategy(function.__code__, _UNSEEN)
     return function

@@ -16,6 +16,7 @@ from lamina.base.torch_private import is_functional
 from lamina.capture.own.capturing import CapturingWorld, is_captured, reads_plainly
 from lamina.capture.own.causes.torch_private import only_dynamo_captures
 from lamina.capture.own.checkpoints.torch_private import CHECKPOINT
+from lamina.capture.own.compiler_marks.torch_private import target_of_compiled
 from lamina.capture.own.frame import MISSING
 from lamina.capture.own.functions.applying import apply
 from lamina.capture.own.functions.history import history_of, program_of
@@ -148,7 +149,7 @@ class TracingWorld:
                 return found
         if self.trace.ended is None:
             if function is operator.getitem:
-                self._meet(operands[0])
+                _meet(self, operands[0])
             found = self.operators.operated(function, operands)
             if found is not MISSING:
                 return found
@@ -221,16 +222,11 @@ class TracingWorld:
             return self.trace.remember(caller(function, args, kwargs))
         return self._by_torch(caller, function, args, kwargs)
 
-    def _meet(self, called: Any) -> None:
-        """Note whether something is done of the call before one that only Dynamo captures."""
-        begun = self.trace.effects or self.base.recorder.flushed
-        self.base.recorder.unbegun = not begun and only_dynamo_captures(called)
-
     def _by_torch(
         self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A call of torch's, or of what is not understood."""
-        self._meet(function)
+        _meet(self, function)
         if not self._is_torch_call(function, (*args, *kwargs.values())):
             name = getattr(function, "__qualname__", None) or type(function).__qualname__
             self.trace.end(f"{name} is called, of which it is not known what it reads")
@@ -335,9 +331,19 @@ def _seen_outside(world: TracingWorld, function: Any, args: tuple[Any, ...], kwa
     return read_clock(world.trace, function, args, kwargs)
 
 
+def _meet(world: TracingWorld, called: Any) -> None:
+    """Note whether something is done of the call before one that only Dynamo captures."""
+    recorder = world.base.recorder
+    recorder.unbegun = not (world.trace.effects or recorder.flushed) and only_dynamo_captures(called)
+
+
 def _given_functions(world: TracingWorld, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a call gives of torch's that runs functions of the program's; ``MISSING`` for others."""
+    """What a call gives of what runs functions of the program, or is compiled by itself; ``MISSING`` for others."""
     trace, interpret, recorder = world.trace, world.base.interpret, world.base.recorder
+    target, place = target_of_compiled(function), trace.place_of(function)
+    if target is not None and place is not None:
+        trace.note("is", (place,), function)
+        return interpret(trace.fixed(target), *args, **kwargs)
     if function is CHECKPOINT and is_function(trace, CHECKPOINT):
         return checkpointed_call(trace, recorder, interpret, args, kwargs)
     found = called_functionally(trace, world.attributes, world.calls, interpret, function, args, kwargs)
