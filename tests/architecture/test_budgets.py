@@ -32,7 +32,7 @@ CONSTANTS = {
     "freezing": 10,
     "ir": 10,
     "library_algorithms": 30,
-    "lower": 20,
+    "lower": 21,
     "masked_rows": 10,
     "ops": 10,
     "rewrite": 50,
