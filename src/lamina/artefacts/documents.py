@@ -5,8 +5,7 @@ A code object is found where a fact says that it is, and is the one that was mea
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
@@ -14,10 +13,11 @@ from typing import Any
 from lamina.artefacts.code import code_digest
 from lamina.artefacts.constants import Unstorable, read_constant, written_constant
 from lamina.artefacts.names import CODE, named, written_name
+from lamina.artefacts.questions import asked_again, written_question
+from lamina.artefacts.table import BY_IDENTITY, Table, written_table
 from lamina.capture.own.reuse.asking import Line, Names
 from lamina.capture.own.reuse.driver import Driver
-from lamina.capture.own.reuse.facts import Fact, Facts, Place
-from lamina.capture.own.reuse.holding import holds, values_of
+from lamina.capture.own.reuse.facts import Fact, Place
 from lamina.capture.own.reuse.kinds import Remembered
 from lamina.capture.own.reuse.paths import Node
 
@@ -25,8 +25,6 @@ __all__ = ["Stored", "written_driver"]
 
 _GRAPH = "graph"
 """How the name of a compiled graph begins; its number follows."""
-_BY_IDENTITY = ("type", "is")
-"""Kinds of facts whose values are objects."""
 
 
 def written_driver(
@@ -45,9 +43,9 @@ class _Writer:
 
     def driver(self, driver: Driver) -> dict[str, Any]:
         self.runs = {*map(id, driver.graphs)}
-        rows = _columns([self._row(number, row) for number, row in enumerate(driver.facts.rows)])
+        rows = written_table([self._row(number, row) for number, row in enumerate(driver.facts.rows)])
         names = [self._named(value) for value in driver.names.kept()]
-        return {"rows": rows, "names": names, "tree": self._node(driver.root), "objects": self.objects}
+        return {"rows": rows, "names": names, "tree": self._tree(driver), "objects": self.objects}
 
     def _object(self, value: Any) -> int:
         """The number of an object among those that are named."""
@@ -57,7 +55,7 @@ class _Writer:
                 self.graphs.append(value)
                 name: list[Any] = [_GRAPH, len(self.graphs) - 1]
             else:
-                name = written_name(value, self.target, self.views)
+                name = written_question(value) or written_name(value, self.target, self.views)
             found = self._numbers[id(value)] = len(self.objects)
             self.objects.append(name)
         return found
@@ -85,7 +83,7 @@ class _Writer:
             return row.how, parent, self._place_key(row), row.name
         self._facts[id(row)] = number
         places = [place.number for place in row.places]
-        if row.kind in _BY_IDENTITY:
+        if row.kind in BY_IDENTITY:
             value: Any = self._object(row.value)
         elif row.kind == "answer":
             value = [self._object(row.value[0]), row.value[1]]
@@ -103,6 +101,12 @@ class _Writer:
         given = [[one.number] if type(one) is Place else written_constant(one) for one in operands]
         return [self._object(function), given]
 
+    def _tree(self, driver: Driver) -> dict[str, Any]:
+        """The program; what asks all facts, in their order, is made of them again."""
+        if driver.asks_all:
+            return {**self._node(replace(driver.root, asks=[])), "asks": None}
+        return self._node(driver.root)
+
     def _node(self, node: Node) -> dict[str, Any]:
         asks = []
         for line in node.asks:
@@ -111,17 +115,6 @@ class _Writer:
             asks.append([line.text, None if line.fact is None else self._facts[id(line.fact)]])
         nexts = [[condition, self._node(following)] for condition, following in node.nexts]
         return {"asks": asks, "steps": node.steps, "name": node.name, "nexts": nexts, "end": node.end}
-
-
-def _columns(rows: Sequence[tuple[str, Any, Any, str]]) -> dict[str, list[Any]]:
-    """The columns of a table, each entry of all but that of places as its number among those that are different."""
-    hows, abouts, values, lines = zip(*rows, strict=True) if rows else ((), (), (), ())
-    found: dict[str, list[Any]] = {"about": [*abouts]}
-    for name, column in (("how", hows), ("value", values), ("line", lines)):
-        numbers: dict[str, int] = {}
-        found[name] = [numbers.setdefault(json.dumps(entry), len(numbers)) for entry in column]
-        found[f"{name}s"] = [json.loads(text) for text in numbers]
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,45 +135,17 @@ class Stored:
         self.document = document
         self._objects = [self._found(number, name, target) for number, name in enumerate(document["objects"])]
         self._bound: dict[int, CodeType] = {}
-        self.facts = Facts()
-        places = self._read(document["rows"])
-        self._rows = [*self.facts.rows]
-        if places != len(self.facts.places):
-            raise ValueError("two of the places that it names are one here")
+        self._fixed: dict[int, Any] = {}
+        self._table = Table(document["rows"], self._objects, self._is_meant)
+        self.count = self._table.count
 
     def _found(self, number: int, name: list[Any], target: Any) -> Any:
         if name[0] == _GRAPH:
             return None
-        return _Meant(number, name[1]) if name[0] == CODE else named(name, target)
-
-    def _read(self, table: Mapping[str, list[Any]]) -> int:
-        """Add the rows of a table to the facts; gives how many of them are places."""
-        kinds = [(how.startswith("?"), how.removeprefix("?")) for how in table["hows"]]
-        values = [read_constant(one[0]) if type(one) is list and len(one) == 1 else one for one in table["values"]]
-        lines, objects, count = table["lines"], self._objects, 0
-        places, rows, place = self.facts.places, self.facts.rows, self.facts.place
-        columns = (table["how"], table["about"], table["value"], table["line"])
-        for number, about, given, line in zip(*columns, strict=True):
-            is_fact, how = kinds[number]
-            value = values[given]
-            if not is_fact:
-                count += 1
-                key = objects[value] if how == "object" else self._asked(*value) if how == "computed" else value
-                place(how, None if about is None else places[about], key, lines[line])
-                continue
-            if how in _BY_IDENTITY:
-                value = objects[value]
-            elif how == "answer":
-                value = (objects[value[0]], value[1])
-            at = (places[about],) if type(about) is int else tuple(places[one] for one in about)
-            rows.append(Fact(how, at, value, lines[line]))
-        return count
-
-    def _asked(self, number: int, operands: list[Any]) -> tuple[Any, ...]:
-        """A function and its operands."""
-        places = self.facts.places
-        given = (places[one[0]] if type(one) is list else read_constant(one) for one in operands)
-        return self._objects[number], *given
+        if name[0] == CODE:
+            return _Meant(number, name[1])
+        asks = asked_again(name)
+        return named(name, target) if asks is None else asks
 
     def values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any] | Fact:
         """What is at each place for a call in the ordinary state, or the first fact that does not hold.
@@ -189,17 +154,22 @@ class Stored:
         does not remember, all is read once more: that may have changed what was read before.
         """
         self._bound.clear()
-        caches = [r.key[0] for r in self._rows if isinstance(r, Place) and r.how == "computed"]
-        before = [asked.computed for asked in caches if type(asked) is Remembered]
-        found = values_of(self._rows, args, kwargs, self._holds)
-        if [asked.computed for asked in caches if type(asked) is Remembered] == before:
-            return found
-        return values_of(self._rows, args, kwargs, self._holds)
+        caches = [asked for asked in self._table.functions() if type(asked) is Remembered]
+        before = [asked.computed for asked in caches]
+        found = self._table.values(args, kwargs)
+        if [asked.computed for asked in caches] != before:
+            found = self._table.values(args, kwargs)
+        if isinstance(found, int):
+            fact = self._table.facts(self._objects).rows[found]
+            assert isinstance(fact, Fact)
+            return fact
+        values, self._fixed = found
+        return dict(enumerate(values))
 
-    def _holds(self, fact: Fact, values: list[Any]) -> bool:
-        if not isinstance(fact.value, _Meant):
-            return holds(fact, values)
-        found, meant = values[0], fact.value
+    def _is_meant(self, found: Any, meant: Any) -> bool | None:
+        """Whether ``found`` is the code object that ``meant`` tells of; None if that is another object."""
+        if not isinstance(meant, _Meant):
+            return None
         if type(found) is not CodeType or code_digest(found) != meant.digest:
             return False
         return self._bound.setdefault(meant.number, found) is found
@@ -209,36 +179,34 @@ class Stored:
         for number, name in enumerate(self.document["objects"]):
             if name[0] == _GRAPH:
                 self._objects[number] = graphs[name[1]]
-        rows: list[Place | Fact] = []
-        for row in self._rows:
-            if isinstance(row, Fact) and isinstance(row.value, _Meant):
-                row = replace(row, value=self._bound[row.value.number])
-            rows.append(row)
-        self.facts.rows[:] = rows
+        objects = [self._bound.get(number, found) for number, found in enumerate(self._objects)]
         names = Names()
         for place, (how, value) in enumerate(self.document["names"]):
-            name = names.key(self._read_key(value)) if how == "key" else names.object(self._bound_object(value))
+            name = names.key(_read_key(value, objects)) if how == "key" else names.object(objects[value])
             if name != f"o{place}":
                 raise ValueError("two of the objects that it names are one here")
-        return Driver.of_program(names, self.facts, self._node(self.document["tree"], rows), graphs)
+        table, tree = self._table, self.document["tree"]
+        if tree["asks"] is None:
+            root = _node({**tree, "asks": []}, [])
+            return Driver.of_program(names, lambda: table.facts(objects), root, graphs, self._fixed)
+        facts = table.facts(objects)
+        return Driver.of_program(names, facts, _node(tree, facts.rows), graphs, self._fixed)
 
-    def _bound_object(self, number: int) -> Any:
-        found = self._objects[number]
-        return self._bound[number] if isinstance(found, _Meant) else found
 
-    def _read_key(self, text: Mapping[str, Any]) -> Any:
-        ((how, value),) = text.items()
-        if how in ("class", "object"):
-            return self._bound_object(value)
-        if how == "constant":
-            return read_constant(value)
-        return (tuple if how == "tuple" else frozenset)(self._read_key(part) for part in value)
+def _read_key(text: Mapping[str, Any], objects: list[Any]) -> Any:
+    ((how, value),) = text.items()
+    if how in ("class", "object"):
+        return objects[value]
+    if how == "constant":
+        return read_constant(value)
+    return (tuple if how == "tuple" else frozenset)(_read_key(part, objects) for part in value)
 
-    def _node(self, text: Mapping[str, Any], rows: list[Place | Fact]) -> Node:
-        asks = []
-        for line, number in text["asks"]:
-            row = None if number is None else rows[number]
-            assert row is None or isinstance(row, Fact)
-            asks.append(Line(line, row))
-        nexts = [(condition, self._node(following, rows)) for condition, following in text["nexts"]]
-        return Node(asks, list(text["steps"]), text["name"], nexts, list(text["end"]))
+
+def _node(text: Mapping[str, Any], rows: list[Place | Fact]) -> Node:
+    asks = []
+    for line, number in text["asks"]:
+        row = None if number is None else rows[number]
+        assert row is None or isinstance(row, Fact)
+        asks.append(Line(line, row))
+    nexts = [(condition, _node(following, rows)) for condition, following in text["nexts"]]
+    return Node(asks, list(text["steps"]), text["name"], nexts, list(text["end"]))

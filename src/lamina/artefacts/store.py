@@ -91,8 +91,8 @@ class Store:
                 graphs = [made_again(text, files, here) for text in stored.document["graphs"]]
                 driver = stored.driver(graphs)
                 self.own[name] = key
-                self._tell(key, Decision("capture", self.subject, True, LOADED(count=len(driver.facts.facts))))
-                run = partial(driver.run, args, kwargs) if driver.root.name else driver.runs_with(values)
+                self._tell(key, Decision("capture", self.subject, True, LOADED(count=stored.count)))
+                run = partial(driver.run, args, kwargs) if driver.decides else driver.runs_with(values)
                 return driver, run
         return None
 

@@ -947,7 +947,7 @@ class Memory:
                 if isinstance(values, dict):
                     driver = stored.driver(graphs)
                     self.uses += 1
-                    return driver, partial(driver.run, args, kwargs) if driver.root.name else driver.runs_with(values)
+                    return driver, partial(driver.run, args, kwargs) if driver.decides else driver.runs_with(values)
         return None
 
     def wait(self, driver: Driver) -> None:

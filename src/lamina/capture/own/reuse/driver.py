@@ -68,14 +68,29 @@ class Driver:
         self.have_guard(library, {place.number: value for value, place in trace.known.values()})
 
     @classmethod
-    def of_program(cls, names: Names, facts: Facts, root: Node, graphs: list[Callable[..., Any]]) -> Driver:
-        """The driver of a program that another one has written."""
+    def of_program(
+        cls,
+        names: Names,
+        facts: Facts | Callable[[], Facts],
+        root: Node,
+        graphs: list[Callable[..., Any]],
+        fixed: Mapping[int, Any],
+    ) -> Driver:
+        """The driver of a program that another one has written, ``fixed`` the objects at places of such, by numbers.
+
+        Where ``facts`` makes the facts when they are needed, ``root`` is without what asks them, which is all of them.
+        """
         made = cls.__new__(cls)
         made._have(names, facts, root, graphs)
+        made.fixed = fixed
         return made
 
-    def _have(self, names: Names, facts: Facts, root: Node, graphs: list[Callable[..., Any]]) -> None:
-        self.names, self.facts, self.root, self.graphs = names, facts, root, graphs
+    def _have(
+        self, names: Names, facts: Facts | Callable[[], Facts], root: Node, graphs: list[Callable[..., Any]]
+    ) -> None:
+        self.names, self._facts, self._root, self.graphs = names, facts, root, graphs
+        self._unasked = not isinstance(facts, Facts)
+        self.fixed: Mapping[int, Any] = {}
         self.leaves = 1
         self._source = ""
         self.run: Run = self._written_now
@@ -84,6 +99,31 @@ class Driver:
         self.guard: Guard | None = None
         self.quick: Run = cannot_tell
         self.with_machine = False
+
+    @property
+    def facts(self) -> Facts:
+        """What holds of the calls that it serves."""
+        if not isinstance(self._facts, Facts):
+            self._facts = self._facts()
+        return self._facts
+
+    @property
+    def root(self) -> Node:
+        """Its program."""
+        if self._unasked:
+            self._root.asks = asked(self.facts.rows, self.names)
+            self._unasked = False
+        return self._root
+
+    @property
+    def decides(self) -> bool:
+        """Whether values that are learnt decide what its program does."""
+        return bool(self._root.name)
+
+    @property
+    def asks_all(self) -> bool:
+        """Whether the program asks all facts, one after the other, and nothing between them."""
+        return not self.decides and len(self.root.asks) == len(self.facts.rows)
 
     @property
     def source(self) -> str:
@@ -109,13 +149,12 @@ class Driver:
 
     def runs_with(self, values: Mapping[int, Any]) -> Callable[[], Any]:
         """What makes one call for which all facts hold, with what is at each place; no decision is asked before it."""
-        places = [
-            f"{place.variable} = {self.names.object(place.key)}" for place in self._used() if place.how == "object"
-        ]
-        found = [place for place in self._used() if place.how != "object"]
-        rest = _with_found([place.variable for place in found], [*self.root.steps, *self.root.end])
+        used = [number for number in self._used_numbers() if number in values]
+        places = [f"p{number} = {self.names.object(self.fixed[number])}" for number in used if number in self.fixed]
+        found = [number for number in used if number not in self.fixed]
+        rest = _with_found([f"p{number}" for number in found], [*self._root.steps, *self._root.end])
         source, facts = _text(Node([Line(line) for line in places], end=rest))
-        run = self._compiled(source, facts, found=tuple(values[place.number] for place in found))
+        run = self._compiled(source, facts, found=tuple(values[number] for number in found))
 
         def once() -> Any:
             try:
@@ -127,20 +166,24 @@ class Driver:
 
     def _used(self) -> list[Place]:
         """The places that the steps and the end of a program without decisions name."""
-        known = {row.variable: row for row in self.facts.rows if isinstance(row, Place)}
-        names = dict.fromkeys(_PLACE.findall("\n".join((*self.root.steps, *self.root.end))))
-        return [known[name] for name in names if name in known]
+        places = self.facts.places
+        return [places[number] for number in self._used_numbers() if number < len(places)]
+
+    def _used_numbers(self) -> list[int]:
+        """Their numbers, and what looks like one."""
+        names = dict.fromkeys(_PLACE.findall("\n".join((*self._root.steps, *self._root.end))))
+        return [int(name[1:]) for name in names]
 
     def have_guard(self, library: Library | None, values: dict[int, Any]) -> None:
         """Have the facts asked by a machine, of which ``values`` are what was found at the places; once."""
         self.with_machine = True
-        if library is not None and not self.root.name:
+        if library is not None and not self.decides:
             with suppress(Exception):  # what is only faster must not keep a call from being done
                 self._have_guard(library, values)
 
     def _have_guard(self, library: Library, values: dict[int, Any]) -> None:
         """Have the facts asked by a machine in ``quick``, where it knows what to do with the places."""
-        steps, end = self.root.steps, self.root.end
+        steps, end = self._root.steps, self._root.end
         used = self._used()
         found = tuple(place for place in used if place.how != "object")
         guard = self.guard = Guard(library, self.facts, found, self._question)

@@ -10,7 +10,7 @@ from lamina.capture.own.reuse.facts import Fact, Place, constant_key
 from lamina.capture.own.reuse.trace import looks_but_for_sizes, tensor_look
 from lamina.capture.own.torch_private import is_plain, unseen
 
-__all__ = ["holds", "values_of"]
+__all__ = ["holds", "is_so", "values_of"]
 
 
 _TOLD_BY_VALUE = (bool, int, str, type(None))
@@ -49,7 +49,12 @@ def _read(place: Place, values: dict[int, Any], args: tuple[Any, ...], kwargs: d
 
 def holds(fact: Fact, values: list[Any]) -> bool:
     """Whether a fact holds of the ``values`` at its places, but for one about arguments. What it asks may raise."""
-    return bool(_HOLDS[fact.kind](values, fact.value))
+    return is_so(fact.kind, values, fact.value)
+
+
+def is_so(kind: str, values: list[Any], wanted: Any) -> bool:
+    """Whether a fact of a ``kind`` holds of ``values``, as ``holds`` says of one."""
+    return bool(_HOLDS[kind](values, wanted))
 
 
 def _is_constant(values: list[Any], wanted: Any) -> bool:
