@@ -30,6 +30,7 @@ from lamina.aot.differentiable import Rerun
 from lamina.aot.eager import eager_is_best
 from lamina.aot.eager_history import held_by_eager, reach_in_eager
 from lamina.aot.engine.again import Again
+from lamina.aot.engine.versions import counting_each
 from lamina.aot.function import refusing
 from lamina.aot.graph_compiler import GraphCompiler, device_of
 from lamina.aot.joint_tracing import JointGraph, trace_joint
@@ -39,7 +40,6 @@ from lamina.aot.notes import Notes
 from lamina.aot.overlap import how_often_written, inputs_written
 from lamina.aot.overlapping_views import returns_windows
 from lamina.aot.separate_histories import separating, without_histories
-from lamina.aot.shared_memory import counting_each
 from lamina.aot.specialized_integers import fixed_integers, wants_numbers
 from lamina.aot.state import undone, without_history
 from lamina.aot.taken_apart import TakenApart

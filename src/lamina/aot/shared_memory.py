@@ -7,7 +7,7 @@ asks neither, so each call of such a graph is asked here, and any other call run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,6 @@ from lamina.aot.torch_private import never_captured, overlapping
 from lamina.base.torch_private import base_of, version_of
 
 __all__ = [
-    "counting_each",
     "counting_writes",
     "overlapping_inputs",
     "serving_alike",
@@ -114,19 +113,6 @@ def counting_writes(compiled: Callable[..., Any], written: Sequence[int]) -> Cal
         results = compiled(*given)
         increment_version([x for x, version in zip(inputs, before, strict=True) if version_of(x) == version])
         return results
-
-    never_captured(run)
-    return run
-
-
-def counting_each(compiled: Callable[..., Any], more: Mapping[int, int]) -> Callable[..., Any]:
-    """``compiled``, which raises the version of an input that it writes to once, where captured calls raise it so
-    many times ``more``: before it runs, as what it saves must not look as if it had been written to since.
-    """
-
-    def run(*given: Any) -> Any:
-        increment_version([x for i, n in more.items() if not (x := given[i]).is_inference() for _ in range(n)])
-        return compiled(*given)
 
     never_captured(run)
     return run

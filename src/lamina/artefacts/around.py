@@ -14,6 +14,7 @@ from lamina.aot.engine.results import with_numbers, with_places, with_views
 from lamina.aot.engine.separated import separated
 from lamina.aot.engine.serving import raising_as_captured, serving_apart, serving_same_places
 from lamina.aot.engine.state import leaving, raising_again, within
+from lamina.aot.engine.versions import counting_each
 from lamina.aot.notes import Notes
 from lamina.artefacts.constants import Unstorable, read_constant, written_constant
 from lamina.artefacts.graphs import calls_again, written_calls
@@ -315,6 +316,7 @@ _WRITERS: dict[str, Callable[[Parts, Files], dict[str, Any]]] = {
     "within": lambda parts, files: {"inference": parts["inference"]},
     "leaving": lambda parts, files: {"grad": parts["grad"], "at_once": parts["at_once"]},
     "raising again": _raising_again,
+    "counting each": lambda parts, files: {"more": [[*one] for one in parts["more"].items()]},
     "serving apart": _serving_apart,
     "serving same places": _serving_same_places,
     "raising as captured": _raising_as_captured,
@@ -333,6 +335,7 @@ AROUND: dict[str, Callable[[Compiled, Parts, Files, Record], Compiled]] = {
     "within": lambda compiled, text, files, record: within(compiled, text["inference"]),
     "leaving": lambda compiled, text, files, record: leaving(compiled, text["grad"], text["at_once"]),
     "raising again": _make_raising_again,
+    "counting each": lambda compiled, text, files, record: counting_each(compiled, dict(text["more"])),
     "serving apart": _make_serving_apart,
     "serving same places": _make_serving_same_places,
     "raising as captured": _make_raising_as_captured,
