@@ -17,7 +17,7 @@ from lamina.aot.autograd.torch_private import (
     differentiable_places,
     gives_results,
     history_of_results,
-    only_computes,
+    noted_writes,
     only_viewed,
     run_aot_autograd,
     without_donations,
@@ -136,8 +136,9 @@ def through_autograd(captured: Captured, decompositions: Decompositions, graphs:
     has = [g or i in kept for i, g in enumerate(graphs.reached)]
     outside = _without_gradient(captured, has) if any(graphs.reached) else ()
     notes.record.add(notes.name, "aot", time.perf_counter() - graphs.start - graphs.seconds)
-    if graphs.inference is not None and not graphs.saves and only_computes(len(example_inputs)):
-        made_of(compiled, "inference", compiled=graphs.inference, mutated=(), trained=torch.is_grad_enabled())
+    noted = noted_writes(len(example_inputs))
+    if graphs.inference is not None and not graphs.saves and noted is not None:
+        made_of(compiled, "inference", compiled=graphs.inference, mutated=noted, trained=torch.is_grad_enabled())
     if graphs.saves:
         compiled = without_history(compiled, gm.forward if captured.by_hand else undone(gm))
     times = how_often_written(gm)

@@ -34,7 +34,7 @@ __all__ = [
     "differentiable_places",
     "gives_results",
     "history_of_results",
-    "only_computes",
+    "noted_writes",
     "only_viewed",
     "results_keep_versions",
     "run_aot_autograd",
@@ -211,21 +211,24 @@ def written_inputs(count: int) -> tuple[int, ...]:
     return places if len(metadata.input_info) == count or not places else tuple(range(count))
 
 
-def only_computes(count: int) -> bool:
-    """Whether what AOTAutograd has just compiled, of ``count`` inputs and without gradients, is its graph as it stands.
+def noted_writes(count: int) -> tuple[int, ...] | None:
+    """Inputs whose versions rise where what AOTAutograd has just compiled is its graph as it stands; None where not.
 
-    No input is written to, each result is a tensor of its own, and no mode is switched.
+    The graph, of ``count`` inputs and without gradients, does all writes to inputs itself, each result is a tensor of
+    its own, and no mode is switched.
     """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     if metadata is None or len(metadata.input_info) != count or torch._C._is_any_autocast_enabled():
-        return False
+        return None
     if metadata.num_intermediate_bases or metadata.grad_enabled_mutation is not None or metadata.tokens:
-        return False
-    if any(info.mutates_data or info.mutates_metadata for info in metadata.input_info):
-        return False
+        return None
+    if metadata.mutated_inp_runtime_indices or any(info.mutates_metadata for info in metadata.input_info):
+        return None
     plain = all(type(one) is PlainTensorMeta for one in metadata.subclass_inp_meta)
-    return plain and all(info.output_type is OutputType.non_alias for info in metadata.output_info)
+    if not plain or any(info.output_type is not OutputType.non_alias for info in metadata.output_info):
+        return None
+    return tuple(metadata.mutated_graph_handled_indices_seen_by_autograd)
 
 
 def results_keep_versions() -> None:
