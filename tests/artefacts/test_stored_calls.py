@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import lamina
+from lamina.artefacts.front import stored_calls
 from lamina.backends.compose import compose
 from lamina.capture.frame_reasons import LOADED, NOT_STORED, STORED
 from lamina.capture.own.callable import interpreted_callable
@@ -317,6 +318,52 @@ def test_a_model_is_trained_by_what_is_stored(load: Load, cache: Path) -> None:
         for _ in range(2):
             torch.testing.assert_close(_trained(compiled, model, x, loss), _trained(model, model, x, loss))
         assert _is_loaded(compiled)
+
+
+STEP = """
+model = Model()
+
+def have(settings):
+    global optimizer
+    optimizer = torch.optim.SGD(model.parameters(), **settings)
+
+def step(x):
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+"""
+
+
+def _double(parameter: Any) -> None:
+    parameter.grad.mul_(2.0)
+
+
+def _steps(module: ModuleType, step: Any, weights: Any, settings: dict[str, float], hooked: bool) -> list[Tensor]:
+    """What four steps give, and leave of the model: values, and how often each was written to."""
+    module.model.load_state_dict(weights)
+    module.have(settings)
+    if hooked:
+        module.model.first.weight.register_post_accumulate_grad_hook(_double)
+    torch.manual_seed(1)
+    losses = [step(torch.randn(5, 4)).detach() for _ in range(4)]
+    parameters = list(module.model.parameters())
+    return [*losses, *(p.detach() for p in parameters), torch.tensor([p._version for p in parameters])]
+
+
+@pytest.mark.parametrize("settings", [{"lr": 0.1}, {"lr": 0.1, "weight_decay": 0.01}])
+def test_whole_training_steps_are_stored(load: Load, cache: Path, settings: dict[str, float]) -> None:
+    source = f"{MODEL}\n{STEP}"
+    weights = load(source).Model().state_dict()
+    for stored, hooked in ((False, False), (True, False), (True, True)):
+        module = load(source)
+        expected = _steps(module, module.step, weights, settings, hooked)
+        module = load(source)
+        step = _compiled(module.step, cache)
+        torch.testing.assert_close(_steps(module, step, weights, settings, hooked), expected)
+        assert _is_loaded(step) is (stored and not hooked), [str(d.reason) for d in step.record.decisions("capture")]
+        stored_calls(step).keep()
 
 
 def test_backwards_that_follow_others_and_second_derivatives(load: Load, cache: Path) -> None:

@@ -103,7 +103,7 @@ class _Writer:
 
     def _tree(self, driver: Driver) -> dict[str, Any]:
         """The program; what asks all facts, in their order, is made of them again."""
-        if driver.asks_all:
+        if not driver.decides and len(driver.root.asks) == len(driver.facts.rows):
             return {**self._node(replace(driver.root, asks=[])), "asks": None}
         return self._node(driver.root)
 

@@ -121,11 +121,6 @@ class Driver:
         return bool(self._root.name)
 
     @property
-    def asks_all(self) -> bool:
-        """Whether the program asks all facts, one after the other, and nothing between them."""
-        return not self.decides and len(self.root.asks) == len(self.facts.rows)
-
-    @property
     def source(self) -> str:
         """The text of ``run``."""
         if not self._source:
@@ -149,7 +144,7 @@ class Driver:
 
     def runs_with(self, values: Mapping[int, Any]) -> Callable[[], Any]:
         """What makes one call for which all facts hold, with what is at each place; no decision is asked before it."""
-        used = [number for number in self._used_numbers() if number in values]
+        used = [number for number in _named_places(self._root) if number in values]
         places = [f"p{number} = {self.names.object(self.fixed[number])}" for number in used if number in self.fixed]
         found = [number for number in used if number not in self.fixed]
         rest = _with_found([f"p{number}" for number in found], [*self._root.steps, *self._root.end])
@@ -167,12 +162,7 @@ class Driver:
     def _used(self) -> list[Place]:
         """The places that the steps and the end of a program without decisions name."""
         places = self.facts.places
-        return [places[number] for number in self._used_numbers() if number < len(places)]
-
-    def _used_numbers(self) -> list[int]:
-        """Their numbers, and what looks like one."""
-        names = dict.fromkeys(_PLACE.findall("\n".join((*self._root.steps, *self._root.end))))
-        return [int(name[1:]) for name in names]
+        return [places[number] for number in _named_places(self._root) if number < len(places)]
 
     def have_guard(self, library: Library | None, values: dict[int, Any]) -> None:
         """Have the facts asked by a machine, of which ``values`` are what was found at the places; once."""
@@ -265,6 +255,11 @@ class Driver:
 
 def _graphs_of(trace: Trace) -> list[Callable[..., Any]]:
     return [step.run for step in trace.learning.steps if isinstance(step, Ran)]
+
+
+def _named_places(root: Node) -> list[int]:
+    """Numbers of the places that the steps and the end of a program name, and of what looks like one."""
+    return [int(name[1:]) for name in dict.fromkeys(_PLACE.findall("\n".join((*root.steps, *root.end))))]
 
 
 def _text(root: Node) -> tuple[str, list[Fact]]:
