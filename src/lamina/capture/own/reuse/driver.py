@@ -18,7 +18,7 @@ from lamina.capture.own.guards.library import Library
 from lamina.capture.own.results import distinct
 from lamina.capture.own.reuse.asking import Line, Names, asked, condition
 from lamina.capture.own.reuse.expressions import Path
-from lamina.capture.own.reuse.facts import Fact, Facts, Place, constant_key
+from lamina.capture.own.reuse.facts import Fact, Facts, constant_key
 from lamina.capture.own.reuse.paths import Node, joined, program
 from lamina.capture.own.reuse.run import Ran, begun_anew
 from lamina.capture.own.reuse.trace import Trace
@@ -90,6 +90,8 @@ class Driver:
     ) -> None:
         self.names, self._facts, self._root, self.graphs = names, facts, root, graphs
         self._unasked = not isinstance(facts, Facts)
+        self.decides = bool(root.name)
+        """Whether values that are learnt decide what its program does."""
         self.fixed: Mapping[int, Any] = {}
         self.leaves = 1
         self._source = ""
@@ -114,11 +116,6 @@ class Driver:
             self._root.asks = asked(self.facts.rows, self.names)
             self._unasked = False
         return self._root
-
-    @property
-    def decides(self) -> bool:
-        """Whether values that are learnt decide what its program does."""
-        return bool(self._root.name)
 
     @property
     def source(self) -> str:
@@ -159,11 +156,6 @@ class Driver:
 
         return once
 
-    def _used(self) -> list[Place]:
-        """The places that the steps and the end of a program without decisions name."""
-        places = self.facts.places
-        return [places[number] for number in _named_places(self._root) if number < len(places)]
-
     def have_guard(self, library: Library | None, values: dict[int, Any]) -> None:
         """Have the facts asked by a machine, of which ``values`` are what was found at the places; once."""
         self.with_machine = True
@@ -174,7 +166,8 @@ class Driver:
     def _have_guard(self, library: Library, values: dict[int, Any]) -> None:
         """Have the facts asked by a machine in ``quick``, where it knows what to do with the places."""
         steps, end = self._root.steps, self._root.end
-        used = self._used()
+        places = self.facts.places
+        used = [places[number] for number in _named_places(self._root) if number < len(places)]
         found = tuple(place for place in used if place.how != "object")
         guard = self.guard = Guard(library, self.facts, found, self._question)
         guard.meet(values)
