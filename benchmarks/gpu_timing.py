@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_machine import flush_cache
+from lamina.bench import orders
 
 __all__ = ["alternate_events", "alternate_wall", "host_microseconds"]
 
@@ -32,8 +34,7 @@ def alternate_events(
     lead = 1 + math.ceil(min(host_us, 5000) / FLUSH_US)
     samples = max(min(samples, int(seconds / max(estimate, 1e-9))), min(samples, FEWEST_SAMPLES))
     times: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
-    for _ in range(samples):
+    for order in itertools.islice(orders(calls), samples):
         marks = []
         for name in order:
             for _ in range(lead):
@@ -46,7 +47,6 @@ def alternate_events(
         torch.cuda.synchronize()
         for name, start, end in marks:
             times[name].append(start.elapsed_time(end))
-        order.reverse()
     return {name: statistics.median(found) for name, found in times.items()}
 
 
@@ -63,8 +63,8 @@ def alternate_wall(
     hides the host's part. The callables are warm. Rounds end after ``seconds``, but not before there are ten.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
-    order, started = list(calls), time.perf_counter()
-    for done in range(samples):
+    started = time.perf_counter()
+    for done, order in enumerate(itertools.islice(orders(calls), samples)):
         if done >= FEWEST_SAMPLES and time.perf_counter() - started > seconds:
             break
         for name in order:
@@ -74,7 +74,6 @@ def alternate_wall(
             calls[name]()
             synchronize()
             times[name].append((time.perf_counter_ns() - start) / 1e6)
-        order.reverse()
     return {name: statistics.median(found) for name, found in times.items()}
 
 

@@ -18,7 +18,7 @@ from benchmarks.sweeping.case import Problem, Row, Skipped, Variant
 from benchmarks.torch_private import kernels_of_inductor
 from lamina.base.accuracy import judge_alone
 from lamina.base.reference import copied, doubled, in_double
-from lamina.bench import alternate
+from lamina.bench import alternate, orders
 from lamina.testing import error, mismatch, tensors
 from tests.ops.check import record_counts
 
@@ -98,16 +98,16 @@ def timed_by_turns(calls: Mapping[str, Callable[[], Any]], variant: Variant, sec
 def _at_work(calls: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, list[float]]:
     """Milliseconds of this thread for each call; seconds are those of the thread, for each callable."""
     found: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
     for call in calls.values():
         call()
     until = time.thread_time() + seconds * len(calls)
-    while len(found[order[0]]) < LEAST_ROUNDS or time.thread_time() < until:
+    for done, order in enumerate(orders(calls)):
+        if done >= LEAST_ROUNDS and time.thread_time() >= until:
+            break
         for name in order:
             start = time.thread_time()
             calls[name]()
             found[name].append(1e3 * (time.thread_time() - start))
-        order.reverse()
     return found
 
 

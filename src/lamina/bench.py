@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import torch
 
 from lamina.errors import BadArgument
 
-__all__ = ["Measurement", "Rivals", "alternate", "benchmark", "warmup"]
+__all__ = ["Measurement", "Rivals", "alternate", "benchmark", "orders", "warmup"]
 
 SHORTEST_SAMPLE = 200e-6
 """Seconds that one timed sample lasts at least; faster calls are timed several to a sample."""
@@ -105,7 +107,8 @@ def alternate(
 ) -> Rivals:
     """Time several callables on the same arguments, taking turns sample by sample in this process.
 
-    The arguments are ``benchmark``'s; ``seconds`` is for each callable. The order is turned round every other sample.
+    The arguments are ``benchmark``'s; ``seconds`` is for each callable. Each is called as often behind each other one
+    (``orders``).
     Raises ``BadArgument`` for what is no mapping of callables, or an empty one.
     """
     _check(repeats, warmup, seconds)
@@ -152,6 +155,25 @@ class _Call:
         return (time.perf_counter() - start) / count
 
 
+def orders(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Orders, one after the other without end, in which each name comes as often behind each other one.
+
+    What a call finds in a processor's caches depends on what ran before it. Of three whose order is only turned round,
+    the first and the last run twice in a row half of the time, on data that they have just used, and the one in the
+    middle never does. Two are turned round; more are shuffled, the same way each time, so that none follows itself.
+    """
+    order = list(names)
+    if len(order) < 3:
+        yield from itertools.cycle([tuple(order), tuple(reversed(order))])
+    random = Random(0)
+    while True:
+        yield tuple(order)
+        last = order[-1]
+        random.shuffle(order)
+        while order[0] == last:
+            random.shuffle(order)
+
+
 def _take_turns(calls: Mapping[str, _Call], repeats: int, warmup: int, seconds: float) -> Rivals:
     for call in calls.values():
         for _ in range(warmup):
@@ -162,11 +184,9 @@ def _take_turns(calls: Mapping[str, _Call], repeats: int, warmup: int, seconds: 
         slowest = max(once[name] * counts[name] for name in calls)
         repeats = min(MOST_SAMPLES, max(5, int(seconds / slowest)))
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
-    for _ in range(repeats):
+    for order in itertools.islice(orders(calls), repeats):
         for name in order:
             samples[name].append(calls[name].seconds(counts[name]))
-        order.reverse()
     return Rivals(tuple(Measurement(name, tuple(samples[name]), counts[name]) for name in calls))
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -75,6 +77,15 @@ def test_rivals_take_turns_and_give_ratios(machine: Machine) -> None:
     assert [line.split(":")[0] for line in str(rivals).splitlines()] == ["fast", "slow"]
     with pytest.raises(KeyError):
         rivals["other"]
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_each_callable_runs_as_often_behind_each_other_and_never_behind_itself(count: int) -> None:
+    names = "abcde"[:count]
+    turns = [name for order in itertools.islice(bench.orders(names), 2000) for name in order]
+    behind = Counter(itertools.pairwise(turns))
+    assert len(behind) == count * (count - 1)
+    assert max(behind.values()) <= 1.2 * min(behind.values()), behind
 
 
 def test_warmup_calls_and_returns_the_first_calls_seconds(machine: Machine) -> None:
