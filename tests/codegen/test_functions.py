@@ -329,3 +329,36 @@ def test_edges_are_eagers(function: str, dtype: torch.dtype, isa: str, tmp_path:
     smallest = torch.finfo(dtype).smallest_normal
     equal |= plain & ((got - want).abs() <= 8 * torch.finfo(dtype).eps * want.abs() + smallest * torch.finfo(dtype).eps)
     assert equal.all(), [(float(x[k]), float(got[k]), float(want[k])) for k in torch.nonzero(~equal).flatten()]
+
+
+@pytest.mark.skipif(numpy.finfo(numpy.longdouble).nmant < 63, reason="needs wider numbers than doubles")
+@pytest.mark.parametrize("isa", ISAS)
+def test_powers_of_floats_everywhere(isa: str, tmp_path: Path) -> None:
+    """All sizes of bases, exponents that make of them numbers of all sizes, results below the normal numbers too."""
+    g = torch.Generator().manual_seed(9)
+    unit, normal = torch.rand(20_000, generator=g), torch.randn(20_000, generator=g)
+    bits = torch.randint(1 << 23, 0x7F800000, (20_000,), generator=g, dtype=torch.int32)
+    bases = torch.cat((unit * 4, unit * 1e-3 + 0.9995, bits.view(torch.float32), unit + 0.5, unit + 0.5, unit * 2))
+    exponents = torch.cat(
+        (normal * 3, normal * 4e4, normal, normal * 60, normal.round() * 20, torch.full((20_000,), -0.75))
+    )
+    wide = bases.numpy().astype(numpy.longdouble), exponents.numpy().astype(numpy.longdouble)
+    with numpy.errstate(all="ignore"):
+        want = wide[0] ** wide[1]
+        rounded = want.astype(numpy.float32)
+        got = run("pow", [bases, exponents], isa, tmp_path).numpy()
+        plain = numpy.isfinite(rounded) & (numpy.abs(rounded) >= 1e-45)
+        errors = numpy.abs(got - want)[plain] / numpy.spacing(rounded[plain]).astype(numpy.longdouble)
+    assert errors.max() <= 0.6
+    assert numpy.array_equal(got[~plain], rounded[~plain])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_powers_of_edges_are_eagers(isa: str, tmp_path: Path) -> None:
+    edges = [*EDGES, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, 1.1754944e-38, -1.1754944e-38, 3.4e38, 16777217.0, -16777215.0]
+    pairs = torch.tensor(list(itertools.product(edges, edges)))
+    bases, exponents = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
+    got, want = run("pow", [bases, exponents], isa, tmp_path), torch.pow(bases, exponents)
+    equal = same(got, want) | (want.isfinite() & got.isfinite() & ((got - want).abs() <= 1.2e-7 * want.abs()))
+    equal |= (want.abs() < 1.2e-38) & ((got - want).abs() <= 1.5e-45)
+    assert equal.all(), [(float(bases[k]), float(exponents[k]), float(got[k])) for k in torch.nonzero(~equal).flatten()]

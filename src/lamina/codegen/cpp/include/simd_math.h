@@ -30,18 +30,20 @@ S1(asin_, asin, u10) S1(acos_, acos, u10) S1(atan_, atan, u10)
 S1(sleef_tanh, tanh, u10)
 S1(sleef_asinh, asinh, u10) S1(sleef_acosh, acosh, u10) S1(sleef_atanh, atanh, u10)
 S1(sleef_erf, erf, u10) S1(sleef_erfc, erfc, u15)
-S2(pow_, pow, u10) S2(atan2_, atan2, u10) S2(hypot_, hypot, u05)
+S2(sleef_pow, pow, u10) S2(atan2_, atan2, u10) S2(hypot_, hypot, u05)
 #define AS_SLEEF(V, NAME) static INLINE V NAME##_(V x) { return sleef_##NAME(x); }
 #define MOST_AS_SLEEF(V)                                                                         \
   AS_SLEEF(V, exp) AS_SLEEF(V, log) AS_SLEEF(V, log1p) AS_SLEEF(V, sin) AS_SLEEF(V, cos)         \
   AS_SLEEF(V, tanh) AS_SLEEF(V, erf)
 MOST_AS_SLEEF(vf64) AS_SLEEF(vf64, erfc)
 static INLINE vf64 sigmoid_(vf64 x) { return splat_f64(1) / (splat_f64(1) + sleef_exp(-x)); }
+static INLINE vf64 pow_(vf64 x, vf64 y) { return sleef_pow(x, y); }
 
 #ifdef LAMINA_PRECISE
 MOST_AS_SLEEF(vf32)
 AS_SLEEF(vf32, expm1) AS_SLEEF(vf32, atanh) AS_SLEEF(vf64, expm1) AS_SLEEF(vf64, atanh)
 MAP2(logaddexp, vf64, f64, logaddexp)
+static INLINE vf32 pow_(vf32 x, vf32 y) { return sleef_pow(x, y); }
 static INLINE vf32 coarse_sin_(vf32 x) { return sin_(x); }
 static INLINE vf32 coarse_cos_(vf32 x) { return cos_(x); }
 static INLINE vf32 coarse_erf_(vf32 x) { return erf_(x); }
@@ -151,6 +153,38 @@ static INLINE vf32 log1p_(vf32 x) {
   y = copysign_(select(x < __builtin_inff(), y, x), x);
   y = select(x == -1.0f, splat_f32(-__builtin_inff()), y);
   return select(x < -1.0f, splat_f32(__builtin_nanf("")), y);
+}
+// atanh(s) / s as a polynomial of s^2 for |s| up to 0.172, times 2 / ln(2), and 2^r for |r| up to 1/2.
+static constexpr f64 LOG2_POW[] = {
+  0.3407300836017089, 0.41167272031420504, 0.5770835849427097, 0.9617966733419103, 2.885390081790088};
+static constexpr f64 EXP2_POW[] = {
+  0.00015345794527621878, 0.0013399931078314027, 0.009618489022082784, 0.05550328777403871, 0.24022646890033772,
+  0.6931472057369958, 1.0000000005542473};
+// 2^(y log2(x)) in doubles, log2(x) = e + log2((1 + s) / (1 - s)), for positive normal x and finite y.
+static INLINE vf32 pow_inside(vf32 x, vf32 y) {
+  const vf64 shift = splat_f64(INTEGER_F64);
+  vi32 bits = (vi32)x, e = (bits - 0x3f3504f3) >> 23;
+  vf32 f = (vf32)(bits - (e << 23)) - 1.0f;
+  vf64 g = to_vf64(f), part = to_vf64(1.0f / (f + 2.0f)), s = g * part;
+  s = s + part * (g - s * (g + splat_f64(2)));
+  vf64 t = s * s, p = splat_f64(LOG2_POW[0]);
+  for (unsigned i = 1; i < sizeof LOG2_POW / sizeof LOG2_POW[0]; ++i) p = p * t + splat_f64(LOG2_POW[i]);
+  vf64 z = (s * p + to_vf64(e)) * to_vf64(y);
+  z = larger(splat_f64(-200), smaller(splat_f64(200), z));
+  vf64 k = z + shift, r = z - (k - shift), q = splat_f64(EXP2_POW[0]);
+  for (unsigned i = 1; i < sizeof EXP2_POW / sizeof EXP2_POW[0]; ++i) q = q * r + splat_f64(EXP2_POW[i]);
+  return to_vf32(vf64{(hf64)((hi64)q.lo + ((hi64)k.lo << 52)), (hf64)((hi64)q.hi + ((hi64)k.hi << 52))});
+}
+static inline vf32 pow_elsewhere(vf32 x, vf32 y, vf32 found, vflag inside) {
+  vflag zero = ((vi32)x == 0) & (abs_(y) < __builtin_inff());
+  vf32 of_zero = select(y == 0.0f, splat_f32(1.0f), select(y < 0.0f, splat_f32(__builtin_inff()), vf32{}));
+  found = select(zero, of_zero, found);
+  return every_lane(inside | zero) ? found : select(inside | zero, found, sleef_pow(x, y));
+}
+static INLINE vf32 pow_(vf32 x, vf32 y) {
+  vflag inside = (x >= 0x1p-126f) & (x < __builtin_inff()) & (abs_(y) < __builtin_inff());
+  vf32 found = pow_inside(x, y);
+  return __builtin_expect(every_lane(inside), 1) ? found : pow_elsewhere(x, y, found, inside);
 }
 // (atanh(s) - s) / s^3 as a polynomial of s^2 for doubles up to 0.36.
 static constexpr f64 ATANH_F64[] = {
