@@ -9,7 +9,7 @@ import torch
 
 from lamina.base.torch_names import torch_private
 
-OF_MODULES = ("REGISTRIES", "SUBMODULES")
+OF_MODULES = ("BUFFERS", "REGISTRIES", "SUBMODULES")
 """What an ``nn.Module`` has in its dictionary; all others are paths."""
 
 
@@ -27,5 +27,5 @@ def test_the_names_are_torchs(name: str) -> None:
 
 def test_the_registries_are_those_of_modules() -> None:
     held = vars(torch.nn.Module())
-    assert {torch_private.SUBMODULES} < set(torch_private.REGISTRIES)
+    assert {torch_private.BUFFERS, torch_private.SUBMODULES} < set(torch_private.REGISTRIES)
     assert all(isinstance(held[name], dict) for name in torch_private.REGISTRIES)

@@ -144,14 +144,14 @@ def traced(program: Callable[[], Iterator[tuple[str, Any]]], *, wide: bool = Fal
         warnings.simplefilter("always")
         with in_double() if wide else nullcontext():
             torch.manual_seed(seed)
-            before = torch.get_rng_state()
+            before, around = torch.get_rng_state(), _around()
             try:
                 for name, shown in program():
                     _note(trace, live, name, shown)
-                    trace.states.append(_state())
+                    trace.states.append(_state(around))
             except Exception as raised:
                 trace.leaves["end"] = Raised.of(raised)
-            trace.states.append(_state())
+            trace.states.append(_state(around))
             trace.draws_numbers = not torch.equal(before, torch.get_rng_state())
             _finish(trace, live)
     trace.warned = [str(w.message) for w in caught]
@@ -232,7 +232,8 @@ def _memory(tensor: Tensor) -> int:
         return -id(tensor)
 
 
-def _state() -> dict[str, Any]:
+def _state(before: dict[str, object]) -> dict[str, Any]:
+    """The state that calls leave behind; of what may be set around a run whether it is as ``before``."""
     return {
         "grad mode": torch.is_grad_enabled(),
         "inference mode": torch.is_inference_mode_enabled(),
@@ -241,11 +242,18 @@ def _state() -> dict[str, Any]:
         "autocast depth": autocast_depth(),
         "default dtype": torch.get_default_dtype(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        **{name: "as before" if held == before[name] else held for name, held in _around().items()},
+        "random state": hashlib.sha256(bytes(torch.get_rng_state().tolist())).hexdigest(),
+    }
+
+
+def _around() -> dict[str, object]:
+    """What may be set around a run, as hooks on saved tensors are for one that keeps copies."""
+    return {
         "anomaly mode": torch.is_anomaly_enabled(),
         "precision of products": torch.get_float32_matmul_precision(),
         "threads": torch.get_num_threads(),
         **state_of_thread(),
-        "random state": hashlib.sha256(bytes(torch.get_rng_state().tolist())).hexdigest(),
     }
 
 
