@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import os
 import sys
 from collections.abc import Callable, Iterable
-from functools import partial
 from types import FrameType
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Node
 from torch.overrides import TorchFunctionMode
 
 from lamina.base.captured import MODULES
 from lamina.base.drawing import call_may_draw
 from lamina.base.torch_private import is_functional
 from lamina.capture.modes.handlers import looks_at_values
-from lamina.capture.own.autocast import switch_autocast
-from lamina.capture.own.blocks import Parts, part_of_graph, parts_of
-from lamina.capture.own.checkpoints.torch_private import checkpointed_parts, mark_checkpointed
-from lamina.capture.own.fakes import OTHER_KIND, NotHeld, Stale, kind_of_look, look
+from lamina.capture.own.checkpoints.torch_private import mark_checkpointed
+from lamina.capture.own.fakes import NotHeld, Stale
+from lamina.capture.own.flushing import flush
 from lamina.capture.own.frame import MISSING, Unhandled
 from lamina.capture.own.fused_layers import layer_of
 from lamina.capture.own.kept_casts import KeptCasts
+from lamina.capture.own.looking_ahead import looked_ahead
 from lamina.capture.own.nested import flat, frozen, mapped, tensors
 from lamina.capture.own.noting import escaped, is_size, looks, pin, pin_sizes, with_numbers
 from lamina.capture.own.pending import Pending, lost, pending
@@ -33,7 +31,6 @@ from lamina.capture.own.places import by_interpreter
 from lamina.capture.own.regions import Regions
 from lamina.capture.own.reuse.remade import remade
 from lamina.capture.own.reuse.values import is_read
-from lamina.capture.own.running import compile_ahead, fill, rescue
 from lamina.capture.own.saved_tensors.torch_private import hooks_on_saved_tensors
 from lamina.capture.own.segment import Segment, is_quiet, writes_to_outside
 from lamina.capture.own.torch_calls import (
@@ -51,7 +48,6 @@ from lamina.capture.own.torch_private import (
     SET_GRAD,
     as_plain_tensors,
     autocast_states,
-    cause_of_error,
     out_of_inference_mode,
     without_function_modes,
 )
@@ -280,8 +276,10 @@ class Recorder(TorchFunctionMode):
                 targets, operands = [part_at(*fake_args[:2])], operands[1:]
             if any(segment.meets(target, operands, elementwise) for target in targets):
                 return None  # as above, or what depends on the order of elements, unless the memory's parts are apart
-        found = self._looked_ahead(segment, func, fake_args, fake_kwargs)
-        if found is None:
+        try:
+            found = looked_ahead(segment, self.regions, func, fake_args, fake_kwargs, self.whole)
+        except NotHeld as refused:
+            self.cause = refused.cause
             return None
         self.segment = segment
         if self.trace is not None:
@@ -339,52 +337,6 @@ class Recorder(TorchFunctionMode):
         if self.attempt is not None and (writes or (draws and not self.attempt.draws)):
             self.attempt.refuse()
 
-    def _looked_ahead(self, segment: Segment, func: Any, args: Any, kwargs: Any) -> Any:
-        """Fake results of a call; None if a graph cannot hold it."""
-        compute = partial(func, *args, **kwargs)
-        operands = list({id(fake): fake for fake in flat((args, kwargs))}.values())
-        key: Any = object()
-        if not segment.records and not in_place(func) and func.__class__.__name__ != "method-wrapper":
-            numbers = {id(fake): place for place, fake in enumerate(operands)}
-            with contextlib.suppress(RuntimeError):  # another view of it was written to: nobody can ask for its history
-                looks = tuple(look(fake) for fake in operands)
-                given = frozen(args, numbers), frozen(kwargs, numbers)
-                key = (func, torch.is_grad_enabled(), segment.state, looks, given)
-        place = segment.uses[key]
-        segment.uses[key] += 1
-        known = segment.stand_ins.computed
-        if name_of(func) == "__setitem__":
-            compute = partial(_set_item, *args)
-        elif writes_to_list(func):
-            compute = partial(_write_to_list, func, args, kwargs)
-        try:
-            found = segment.stand_ins.result(key, compute, operands, place)
-        except Exception as error:
-            self.cause = error.cause if isinstance(error, NotHeld) else cause_of_error(error)
-            return None  # eager says what is wrong, or computes what depends on values
-        others = segment.stand_ins.computed > known and not writes_to_list(func)
-        if others and self._is_other(func, args, kwargs, operands, found):
-            segment.stand_ins.refuse(key)
-            self.cause = OTHER_KIND
-            return None  # the program may ask what eager gives
-        return found
-
-    def _is_other(self, func: Any, args: Any, kwargs: Any, operands: list[Any], found: Any) -> bool:
-        """Whether a call gives tensors of another type, rank or layout than those ``found``; of any layout if all is to
-        be one graph.
-        """
-        if not operands:
-            return False
-        numbers = {id(fake): place for place, fake in enumerate(operands)}
-        modes = torch.is_grad_enabled(), autocast_states()
-        try:
-            kinds = tuple(map(kind_of_look, operands))
-            kind = (func, frozen(args, numbers), frozen(kwargs, numbers), kinds, modes)
-            with without_function_modes():
-                return self.regions.is_other(kind, partial(_alone, func, args, kwargs, operands, found), not self.whole)
-        except RuntimeError:  # as above: nobody can ask for the history of an operand
-            return False
-
     def _node(self, op: str, target: Any, args: Any, kwargs: Any) -> Node:
         segment = self.segment
         assert segment is not None
@@ -428,77 +380,10 @@ class Recorder(TorchFunctionMode):
         return type(found)(parts)  # a named tuple of torch's takes a sequence
 
     def flush(self, last: bool = False) -> None:
-        """Run what is recorded; the tensors that anybody still holds become ordinary ones.
-
-        So they do where an interrupt of the program ends this, if that is possible. ``last``: the call has returned.
+        """Run what is recorded; the tensors that anybody still holds become ordinary ones. ``last``: the call has
+        returned.
         """
-        segment = self.segment
-        if segment is None:
-            return
-        if self.attempt is not None:
-            self.attempt.refuse()
-        segment.is_part = not last or self.flushed
-        self.flushed = True
-        grad, waiting, made = torch.is_grad_enabled(), segment.pending, None
-        alive: list[Pending] = []
-        outputs: list[Node] = []
-        try:
-            self.segment, segment.pending = None, []
-            if segment.records:
-                self.regions.of_thread.fakes = None  # a write may have given a history to what stands for inputs
-            with without_function_modes():
-                self.casts.note(segment.inputs, *segment.state[:2])
-                parts = None if self.whole else parts_of(segment, self.regions.in_parts)
-            crossing = set() if parts is None else parts.crossing
-            while waiting:
-                made = waiting.pop()
-                seen = sys.getrefcount(made) > 2  # this variable and the argument of getrefcount
-                if seen or segment.nodes[id(made._fake)] in crossing:
-                    alive.append(made)
-                if seen and parts is not None:
-                    parts.seen.add(segment.nodes[id(made._fake)])
-            if parts is not None:
-                with without_function_modes():
-                    parts.see_bases()
-            alive.reverse()
-            outputs += [segment.nodes[id(one._fake)] for one in alive]
-            if parts is None:
-                self._fill(segment, alive, outputs)
-            else:
-                self._fill_parts(segment, parts, dict(zip(outputs, alive, strict=True)))
-            for function, args, kwargs in segment.marks:
-                function(*args, **kwargs)
-        except BaseException as error:
-            if not segment.failed:  # else it is as at the call that raised
-                SET_GRAD(grad)
-            if segment.left_at is not None:
-                switch_autocast(segment.state[1], segment.depth)
-            self.unhandled = type(error) if isinstance(error, Unhandled) else self.unhandled
-            nodes = dict(zip(map(id, alive), outputs, strict=False))
-            left = {id(one): one for one in (*alive, *waiting, made) if type(one) is Pending}
-            self.segment = None
-            self.escaped("an interrupted graph")
-            rescue(segment, [*left.values()], nodes, error, self.hooks)
-            raise
-
-    def _fill(self, segment: Segment, alive: list[Pending], outputs: list[Node]) -> None:
-        key = _key(self.regions_entered, segment, outputs)
-        fill(self.regions, self.trace, self.hooks, segment, key, alive, outputs)
-
-    def _fill_parts(self, segment: Segment, parts: Parts, alive: dict[Node, Pending]) -> None:
-        """The same part by part; what an exception leaves of the whole can be drawn and computed again."""
-        self.regions.told_parts(parts.blocks, parts.calls)
-        with without_function_modes():
-            segment.begin()
-            key_of = partial(_key, self.regions_entered)
-            compile_ahead(self.regions, self.hooks, segment, parts, alive, key_of)
-        for nodes in parts.nodes:
-            with without_function_modes():
-                part, wanted, outputs = part_of_graph(segment, nodes, alive, parts.seen)
-            try:
-                self._fill(part, [alive[node] for node in wanted], outputs)
-            finally:
-                segment.failed, segment.left_at = part.failed, part.left_at
+        flush(self, last)
 
     @property
     def watching(self) -> bool:
@@ -528,38 +413,6 @@ def leave(recorder: Recorder, what: str) -> None:
     if recorder.hands_on and recorder.unbegun:
         recorder.segment, recorder.broken = None, what
         raise _Broken(what)
-
-
-def _key(checkpointed: Any, segment: Segment, outputs: list[Node]) -> Any:
-    """What tells a graph from others; calls of it may be ``checkpointed``."""
-    regions = checkpointed_parts(segment.graph) if checkpointed else ()
-    wanted = tuple(segment.numbers[n] for n in outputs)
-    return tuple(segment.key), tuple(segment.looks), segment.state, wanted, regions
-
-
-def _alone(func: Any, args: Any, kwargs: Any, operands: list[Any], found: Any) -> Node:
-    """A call as the only node of a graph."""
-    graph = Graph()
-    nodes = {id(fake): graph.placeholder(f"l_{place}") for place, fake in enumerate(operands)}
-    for fake in operands:
-        nodes[id(fake)].meta["example_value"] = fake
-    op, target = target_of(func)
-    given = tensors(lambda fake: nodes[id(fake)])
-    node = graph.create_node(op, target, mapped(args, given), mapped(kwargs, given))
-    node.meta["example_value"] = found
-    return node
-
-
-def _set_item(tensor: torch.Tensor, *given: Any) -> torch.Tensor:
-    """``tensor``, of which a part is set."""
-    tensor.__setitem__(*given)
-    return tensor
-
-
-def _write_to_list(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The tensors of a list, to which a function writes."""
-    func(*args, **kwargs)
-    return [*args[0]]
 
 
 def _fake_of(tensor: torch.Tensor, segment: Segment) -> Any:
