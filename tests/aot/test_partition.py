@@ -240,6 +240,7 @@ def test_a_returned_tensor_is_not_saved_unless_eager_saves_it():
     torch.testing.assert_close(x.grad, 2 * s * (1 - s))
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     "function",

@@ -78,6 +78,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_every_operation_has_eagers_values(runtime: str, case: str) -> None:

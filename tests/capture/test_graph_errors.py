@@ -183,6 +183,7 @@ def plain(value: Any) -> Any:
     return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("leaf", [False, True])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_what_was_changed_before_an_error_is_changed(program: Callable[..., Any], leaf: bool) -> None:

@@ -90,6 +90,7 @@ CASES: list[tuple[Callable[..., Any], Made]] = [
 ]
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("order", ["first two", "first one"])
 @pytest.mark.parametrize(("f", "make"), CASES, ids=lambda case: getattr(case, "__name__", ""))
 def test_one_object_for_two(f, make, order):

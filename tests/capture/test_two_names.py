@@ -45,6 +45,7 @@ def module(request: pytest.FixtureRequest) -> Iterator[Callable[[str], ModuleTyp
         del sys.modules[name]
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("capture", ["dynamo", "own"])
 @pytest.mark.parametrize("way", GLOBALS)
 def test_a_global_variable_has_what_was_written_to_it(

@@ -35,6 +35,7 @@ def _stores(compiled: Any) -> int:
     return sum(line.lstrip().startswith("store_") for unit in units for line in unit.source.splitlines())
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("length", [3, 9, 30, 62, 128])
 @pytest.mark.parametrize("function", [_padded, _apart, _joined])

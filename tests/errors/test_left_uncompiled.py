@@ -228,6 +228,7 @@ def _check_left(compiled: Any, code: str) -> None:
     assert not code or code in {d.code for d in compiled.record.decisions()}
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.by_dynamo("asks for Dynamo's codes and warnings")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_left_to_others_is_said(name: str) -> None:

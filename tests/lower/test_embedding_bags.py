@@ -37,6 +37,7 @@ WAYS: dict[str, Bags] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize(
     ("name", "kind"), [*((name, torch.int64) for name in WAYS), ("sums", torch.int32), ("means", torch.int32)]

@@ -66,7 +66,7 @@ def draws(
         yield (), drawn.inputs
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=5)
 @pytest.mark.parametrize(("architecture", "dtype"), TRAINED)
 def test_training_step(compile: CompileFunction, architecture: Architecture, dtype: str) -> None:
     model = case(architecture, DTYPES[dtype]).model

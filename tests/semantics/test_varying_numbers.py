@@ -26,6 +26,7 @@ def _calls(function: Function, x: torch.Tensor, numbers: tuple[Any, ...]) -> lis
     return found
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("front", ["dynamo", "own"])
 @pytest.mark.parametrize(
     ("dtype", "numbers", "function"),

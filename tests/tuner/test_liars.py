@@ -66,6 +66,7 @@ def examined(name: str, model: nn.Module, loss: Any = None, error: float | None 
     return Processes(subject).run(job, 8.0 if name == "stops" else 120.0)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", LIES)
 def test_a_liar_does_not_win(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     verdict, reason, model = LIES[name]

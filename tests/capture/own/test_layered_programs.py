@@ -101,6 +101,7 @@ def _saved_bytes(result: torch.Tensor) -> int:
     return sum(memory.values())
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_calls_give_what_eager_gives_and_few_are_interpreted(name) -> None:
     eager, found = found_of(PROGRAMS[name], False), found_of(PROGRAMS[name], True)

@@ -117,6 +117,7 @@ def both(compiled, plain, make, calls, before=lambda model, opt, call: None):
     return [after - before for before, after in pairwise(counts)]
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 @pytest.mark.parametrize("make", optimizers())
 @pytest.mark.parametrize("function", [step, clipped, by_hand, with_functions])
@@ -126,6 +127,7 @@ def test_a_training_step_is_not_interpreted_from_the_third_call_on(function, mak
     assert counts[2:] == [0, 0, 0], compiled.reasons()
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_training_steps_leave_what_eager_does(seed, monkeypatch) -> None:
     program = training_program(seed)

@@ -175,6 +175,7 @@ class Interpreted:
         return self.call(x)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", REUSED)
 def test_transforms_are_calls_of_one_graph(name, machine, monkeypatch) -> None:

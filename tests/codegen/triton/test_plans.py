@@ -188,6 +188,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", CASES)
 def test_plan(interpreter: Interpreter, name: str) -> None:
     function, arguments, cuts = CASES[name]

@@ -93,6 +93,7 @@ def test_dimensions_of_tiles(interpreter: Interpreter, shape: tuple[int, ...], d
     torch.testing.assert_close(run(plan, interpreter, (x,))[0], function(x))
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(("shape", "dim", "k"), [((6, 90), -1, 12), ((90, 6), 0, 64), ((3, 1000), 1, 1000)])
 @pytest.mark.parametrize("largest", [False, True])
 def test_the_first_of_a_row_in_tiles(
