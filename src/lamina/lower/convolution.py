@@ -19,6 +19,12 @@ from lamina.ir.loops import BufferView
 from lamina.lower.builder import opmath
 from lamina.lower.context import Lowering
 from lamina.lower.depthwise import filter_gradient, filtered, filtered_backward, has_own_filter_gradient, is_depthwise
+from lamina.lower.few_outputs import (
+    few_outputs,
+    few_outputs_backward,
+    has_few_outputs_backward,
+    has_few_outputs_forward,
+)
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue, linear_view
 
@@ -33,6 +39,8 @@ def convolution(
 ) -> TensorValue:
     if is_depthwise(low, x, weight, rest):
         return filtered(low, node, x, weight, bias, rest)
+    if has_few_outputs_forward(low, x, weight, rest):
+        return few_outputs(low, node, x, weight, bias, rest)
     if (turned := _of_one_channel(low, node, [x], node.meta["val"])) is not None:
         out = low.result(node)
         low.library(node, str(node.target), (*turned, weight, bias, *rest), {}, (out,), _REASON)
@@ -70,11 +78,13 @@ def convolution_backward(
     *rest: Any,
 ) -> list[TensorValue | None]:
     *settings, (for_x, for_weight, for_bias) = rest
-    own = None
+    own: TensorValue | None = None
     if for_x and is_depthwise(low, x, weight, settings) and is_depthwise(low, gradient, weight, settings):
         own = filtered_backward(low, node, gradient, weight, settings)
-    taps = None
-    if for_weight and has_own_filter_gradient(low, x, weight, settings):
+    taps: TensorValue | None = None
+    if (for_x or for_weight) and has_few_outputs_backward(low, x, weight, settings):
+        own, taps = few_outputs_backward(low, node, gradient, x, weight, (for_x, for_weight))
+    elif for_weight and has_own_filter_gradient(low, x, weight, settings):
         taps = filter_gradient(low, node, gradient, x, weight, settings)
     turned = _of_one_channel(low, node, [gradient, x], node.meta["val"][0])
     if own is None and taps is None and turned is None and (not for_bias or not _on_gpu(low, x)):

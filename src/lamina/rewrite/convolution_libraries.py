@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from lamina.ops.few_outputs import has_few_outputs
 from lamina.rewrite.torch_private import tf32_convolutions
 
-__all__ = ["BACKWARD", "CUDNN", "FILTERS", "FORWARD", "IMAGES", "ONEDNN", "Library", "nbytes"]
+__all__ = ["BACKWARD", "CUDNN", "FILTERS", "FORWARD", "IMAGES", "ONEDNN", "Library", "is_of_kernels", "nbytes"]
 
 FORWARD, BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
 IMAGES: dict[Any, tuple[int, ...]] = {FORWARD: (0,), BACKWARD: (0, 1)}
@@ -115,16 +117,31 @@ def _wants_of_onednn(node: Node) -> bool:
         return False
     if not all(isinstance(n, int) for n in (*x.shape, *w.shape)) or (x.shape[0] == 1 and x.numel() <= _FEW_ELEMENTS):
         return False
+    if is_of_kernels(node):
+        return False
     if _pointwise(node, w):
         return x.dtype == torch.bfloat16
     return _pays(node)
+
+
+def is_of_kernels(node: Node) -> bool:
+    """Whether kernels of our own compute a convolution on a CPU, in either order of memory."""
+    operands = _operands(node)
+    if operands is None:
+        return False
+    x, w = operands
+    if node.target is BACKWARD and math.prod(w.shape[2:]) != 1:
+        return False
+    steps, pads, _, transposed, _, groups = node.args[FILTERS[node.target] + 2 :][:6]
+    known = all(isinstance(n, int) for n in (*x.shape, *w.shape))
+    return known and has_few_outputs(x.dtype, x.shape, w.shape, steps, pads, transposed, groups)  # type: ignore[arg-type]
 
 
 def _shuns_of_onednn(node: Node) -> bool:
     operands = _operands(node)
     if operands is None or operands[0].dim() != 4 or operands[0].dtype not in _ON_CPU or _pointwise(node, operands[1]):
         return False
-    return not _pays(node)
+    return not _pays(node) and not is_of_kernels(node)
 
 
 def _pays(node: Node) -> bool:

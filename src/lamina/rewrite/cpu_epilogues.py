@@ -20,6 +20,7 @@ from lamina.base.decision import Decision
 from lamina.base.devices import ONEDNN, kind_of
 from lamina.base.fx.copying import Write
 from lamina.base.fx.editing import used_once, written_anew
+from lamina.rewrite.convolution_libraries import is_of_kernels
 from lamina.rewrite.reasons import EPILOGUE_IN_PLACE
 
 __all__ = ["convolution_relu", "cpu_epilogues"]
@@ -94,7 +95,7 @@ def _is_convolution(node: Any, returned: set[Node]) -> bool:
     if not used_once(node, returned) or node.target is not aten.convolution.default or node.args[6]:
         return False
     tensors = [n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
-    if any(not kind_of(t).has(ONEDNN) or t.dtype != torch.float32 for t in tensors):
+    if any(not kind_of(t).has(ONEDNN) or t.dtype != torch.float32 for t in tensors) or is_of_kernels(node):
         return False
     sizes = node.meta["val"].shape
     return len(sizes) == 4 and all(type(n) is int and n > 0 for n in sizes)
