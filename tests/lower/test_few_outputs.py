@@ -88,8 +88,11 @@ def test_values_and_gradients(name: str, wanted: str, dtype: torch.dtype, last: 
 def test_no_convolution_of_the_library_is_called(last: bool) -> None:
     x, weight, bias, _ = operands("one output", torch.float32)
     x = x.to(memory_format=LAST) if last else x
+    gradient = torch.randn(2, 1, 7, 9)
     settings = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     assert calls(lambda x, w, b: aten.convolution(x, w, b, *settings), x, weight, bias) == {"aten.bmm.default"}
+    backward = lambda g, x, w: aten.convolution_backward(g, x, w, None, *settings, [True, True, False])[:2]  # noqa: E731
+    assert not calls(backward, gradient, x, weight)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +107,14 @@ def test_no_convolution_of_the_library_is_called(last: bool) -> None:
         ((2, 8, 6, 6), (8, 1, 3, 3), ([1, 1], [1, 1], [1, 1], True, [0, 0], 1)),  # transposed
         ((2, 8, 6, 6), (2, 4, 3, 3), ([1, 1], [1, 1], [1, 1], False, [0, 0], 2)),  # groups
         ((2, 4, 9, 9), (4, 4, 5, 5), ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)),  # 100 planes of 4 channels
+        ((2, 8, 6, 6), (1, 8, 3, 3), "half"),  # half precision
         ((2, 8, 1, 6, 6), (1, 8, 3, 3), None),  # pixels with gaps between them
     ],
 )
 def test_what_is_left_to_the_library(size: Any, weight: Any, settings: Any) -> None:
     x, w = torch.randn(size), torch.randn(weight)
+    if settings == "half":
+        x, w, settings = x.half(), w.half(), ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     if settings is None:
         x, settings = torch.randn(2, 8, 6, 12)[..., ::2], ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     assert "aten.convolution.default" in calls(lambda x, w: aten.convolution(x, w, None, *settings), x, w)

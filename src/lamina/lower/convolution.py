@@ -83,7 +83,7 @@ def convolution_backward(
         own = filtered_backward(low, node, gradient, weight, settings)
     taps: TensorValue | None = None
     if (for_x or for_weight) and has_few_outputs_backward(low, x, weight, settings):
-        own, taps = few_outputs_backward(low, node, gradient, x, weight, (for_x, for_weight))
+        own, taps = few_outputs_backward(low, node, gradient, x, weight, settings, (for_x, for_weight))
     elif for_weight and has_own_filter_gradient(low, x, weight, settings):
         taps = filter_gradient(low, node, gradient, x, weight, settings)
     turned = _of_one_channel(low, node, [gradient, x], node.meta["val"][0])

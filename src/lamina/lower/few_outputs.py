@@ -8,6 +8,7 @@ of one tap is a nest by itself, and so are its gradients.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,11 +17,12 @@ from torch.fx import Node
 from lamina.base.dtypes import torch_dtype
 from lamina.ir.index import Axis, Expr, as_expr, prod
 from lamina.ir.loops import BufferView
-from lamina.lower.builder import added_up
+from lamina.lower.builder import NestBuilder, Value, added_up
 from lamina.lower.context import Lowering
+from lamina.lower.positions import all_of, inside
 from lamina.lower.values import TensorValue, fresh_dims, linear_view
-from lamina.lower.windows import Fixed, Sliding, fixed_spans
-from lamina.ops.few_outputs import has_few_outputs
+from lamina.lower.windows import Fixed, Sliding, fixed_spans, spread
+from lamina.ops.few_outputs import MOST_GRADIENTS, has_few_outputs
 
 __all__ = ["few_outputs", "few_outputs_backward", "has_few_outputs_backward", "has_few_outputs_forward"]
 
@@ -60,11 +62,8 @@ def has_few_outputs_forward(low: Lowering, image: TensorValue, weight: TensorVal
 
 
 def has_few_outputs_backward(low: Lowering, x: TensorValue, weight: TensorValue, settings: Sequence[Any]) -> bool:
-    """The same of its gradients: only those of one tap.
-
-    With more, products with the planes of the gradient multiply zeros beyond its edges, which infinities make NaN.
-    """
-    return _suits(low, x, weight, settings) and _count(weight) == weight.shape[0]
+    """The same of its gradients."""
+    return _suits(low, x, weight, settings) and int(_count(weight)) <= MOST_GRADIENTS
 
 
 def few_outputs(
@@ -77,7 +76,7 @@ def few_outputs(
     batch, _, *size = x.shape
     count, pixels = _count(weight), prod(size)
     made = _buffer(low, node, "planes", x, [batch, count, pixels])
-    _product(low, node, _by_taps(low, node, weight, batch), _image(low, node, x), made)
+    _product(low, node, _by_taps(low, node, weight, batch), _image(x), made)
     planes = _unfolded(made, weight, size)
     spans = _spans(weight, settings, size, out.shape[2:])
     s = Sliding(low, node, out.shape, [span.size for span in spans])
@@ -97,12 +96,13 @@ def few_outputs_backward(
     grad: TensorValue,
     x: TensorValue,
     weight: TensorValue,
+    settings: Sequence[Any],
     wanted: Sequence[bool],
 ) -> list[TensorValue | None]:
-    """The gradients of image and filter, those ``wanted``, of a convolution of one tap."""
+    """The gradients of image and filter, those ``wanted``. What is beyond the edges is left out, not multiplied."""
     return [
-        _image_gradient(low, node, grad, weight) if wanted[0] else None,
-        _filter_gradient(low, node, grad, x) if wanted[1] else None,
+        _image_gradient(low, node, grad, weight, settings) if wanted[0] else None,
+        _filter_gradient(low, node, grad, x, weight, settings) if wanted[1] else None,
     ]
 
 
@@ -122,29 +122,57 @@ def _added_channels(
     return out
 
 
-def _image_gradient(low: Lowering, node: Node, grad: TensorValue, weight: TensorValue) -> TensorValue:
+def _image_gradient(
+    low: Lowering, node: Node, grad: TensorValue, weight: TensorValue, settings: Sequence[Any]
+) -> TensorValue:
+    """For each pixel and channel the sum of what the windows that hold it give it."""
     out = low.result(node, 0)
+    outputs, _, *taps = (int(n) for n in weight.shape)
     b = low.nest(node, out.shape)
-    n, c, *at = b.axes
-    values = [
-        b.load(grad, [n, output, *at]).to(_KIN) * b.load(weight, [output, c, *(as_expr(0) for _ in at)]).to(_KIN)
-        for output in map(as_expr, range(int(weight.shape[0])))
-    ]
+    n, c, *pixels = b.axes
+    values = []
+    for o, *tap in itertools.product(*([as_expr(k) for k in range(size)] for size in (outputs, *taps))):
+        given, exists = _given(b, grad, [n, o], pixels, tap, settings)
+        value = given * b.load(weight, [o, c, *tap]).to(_KIN)
+        values.append(value if exists is None else b.where(exists, value, 0.0))
     b.store(out, added_up(values))
     low.finish(b)
     return out
 
 
-def _filter_gradient(low: Lowering, node: Node, grad: TensorValue, x: TensorValue) -> TensorValue:
+def _filter_gradient(
+    low: Lowering, node: Node, grad: TensorValue, x: TensorValue, weight: TensorValue, settings: Sequence[Any]
+) -> TensorValue:
+    """For each row of taps one pass over the image, in which each tap of the row has a sum."""
     out = low.result(node, 1)
-    b = low.nest(node, x.shape)
-    n, c, *at = b.axes
-    given, over = b.load(x).to(_KIN), [k for k in range(len(b.axes)) if k != 1]
-    for output in map(as_expr, range(int(out.shape[0]))):
-        value = b.reduce("sum", given * b.load(grad, [n, output, *at]).to(_KIN), over)
-        b.store(out, value, [output, c, *(as_expr(0) for _ in at)])
+    outputs, _, *rows, row = weight.shape
+    b = low.nest(node, [outputs, *rows, *x.shape])
+    o, *at = b.axes[: 1 + len(rows)]
+    n, c, *pixels = b.axes[1 + len(rows) :]
+    image = b.load(x, [n, c, *pixels]).to(_KIN)
+    over = [k for k in range(1 + len(rows), len(b.axes)) if k != 2 + len(rows)]
+    for number in range(int(row)):
+        tap = [*at, as_expr(number)]
+        given, exists = _given(b, grad, [n, o], pixels, tap, settings)
+        value = image * given if exists is None else b.where(exists, image * given, 0.0)
+        b.store(out, b.reduce("sum", value, over), [o, c, *tap])
     low.finish(b)
     return out
+
+
+def _given(
+    b: NestBuilder,
+    grad: TensorValue,
+    outer: Sequence[Expr],
+    pixels: Sequence[Expr],
+    tap: Sequence[Expr],
+    settings: Sequence[Any],
+) -> tuple[Value, Value | None]:
+    """The gradient of the output whose window has a pixel at ``tap``, and whether there is one."""
+    _, pads, dilations = (spread(numbers, len(pixels)) for numbers in settings[:3])
+    places = [at + pad - k * gap for at, pad, k, gap in zip(pixels, pads, tap, dilations, strict=True)]
+    exists = all_of([inside(b, place, size) for place, size in zip(places, grad.shape[2:], strict=True)])
+    return b.load(grad, [*outer, *places], exists).to(_KIN), exists
 
 
 def _by_taps(low: Lowering, node: Node, weight: TensorValue, batch: Expr) -> BufferView:
@@ -178,19 +206,11 @@ def _number(dims: Sequence[Axis]) -> Expr:
     return number
 
 
-def _image(low: Lowering, node: Node, x: TensorValue) -> BufferView:
-    """The image as matrices of channels by pixels, in float32."""
+def _image(x: TensorValue) -> BufferView:
+    """The image as matrices of channels by pixels."""
     view = _view_of(x)
     assert view is not None
-    if x.dtype == _KIN:
-        return view
-    turned = _channels_innermost(x)
-    shape = [x.shape[0], view.shape[2], x.shape[1]] if turned else view.shape
-    made = _buffer(low, node, "image", x, shape)
-    b = low.nest(node, x.shape)
-    b.store(_pixels(made, x.shape, turned), b.load(x).to(_KIN))
-    low.finish(b)
-    return _turned(_matrices(made)) if turned else _matrices(made)
+    return view
 
 
 def _view_of(x: TensorValue) -> BufferView | None:
@@ -212,25 +232,6 @@ def _view_of(x: TensorValue) -> BufferView | None:
 def _channels_innermost(x: TensorValue) -> bool:
     view = _view_of(x)
     return view is not None and view.strides[1] == 1 and view.strides[2] != 1
-
-
-def _pixels(made: TensorValue, shape: Sequence[Expr], turned: bool) -> TensorValue:
-    """Matrices of channels by pixels, or of pixels by channels if they are ``turned``, as images of ``shape``."""
-    dims = fresh_dims(shape)
-    channel, pixel = as_expr(dims[1]), _number(dims[2:])
-    return made.view(shape, [as_expr(dims[0]), *((pixel, channel) if turned else (channel, pixel))])
-
-
-def _matrices(made: TensorValue) -> BufferView:
-    view = linear_view(made)
-    assert view is not None
-    return view
-
-
-def _turned(matrices: BufferView) -> BufferView:
-    batch, rows, columns = matrices.shape
-    step, down, along = matrices.strides
-    return BufferView(matrices.buffer, (batch, columns, rows), (step, along, down), matrices.offset)
 
 
 def _product(low: Lowering, node: Node, left: BufferView, right: BufferView, out: TensorValue) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["has_few_outputs"]
+__all__ = ["MOST_GRADIENTS", "has_few_outputs"]
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _MOST_OUTPUTS = 4
@@ -16,6 +16,8 @@ _MOST_OF_ONE_TAP = 2
 """The same of filters of one tap, which the library reads at the speed of memory with more."""
 _FEWEST_INPUTS = 4
 """Channels of the image: with two and 49 taps the library took .75 of the time."""
+MOST_GRADIENTS = 27
+"""Outputs times taps up to which the gradients are kernels of our own too (36 took 1.3 times the library's time)."""
 _MOST_PLANES = 5
 """Taps of all outputs for each channel of the image at most."""
 
@@ -32,7 +34,8 @@ def has_few_outputs(
     """Whether kernels of our own compute a convolution of these shapes on a CPU, in any order of memory.
 
     ``image`` is ``[batch, channels, *size]``, ``weight`` ``[outputs, channels, *taps]``, the rest are arguments of
-    ``aten.convolution``. It has steps of one and one group.
+    ``aten.convolution``. It has steps of one, one group, and more taps than one only in float32: the gradients would
+    take longer than the library's in half precision, which wants another order of memory for them.
     """
     outputs, inputs, *taps = weight
     if dtype not in _DTYPES or transposed or groups != 1 or len(image) != len(weight) or not taps or 0 in image:
@@ -41,4 +44,4 @@ def has_few_outputs(
         return False
     if math.prod(taps) == 1:
         return outputs <= _MOST_OF_ONE_TAP and not any(pads)
-    return math.prod(taps) <= _MOST_PLANES * inputs // outputs
+    return dtype == torch.float32 and math.prod(taps) <= _MOST_PLANES * inputs // outputs

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from lamina.ops.few_outputs import has_few_outputs
+from lamina.ops.few_outputs import MOST_GRADIENTS, has_few_outputs
 from lamina.rewrite.torch_private import tf32_convolutions
 
 __all__ = ["BACKWARD", "CUDNN", "FILTERS", "FORWARD", "IMAGES", "ONEDNN", "Library", "is_of_kernels", "nbytes"]
@@ -130,7 +130,7 @@ def is_of_kernels(node: Node) -> bool:
     if operands is None:
         return False
     x, w = operands
-    if node.target is BACKWARD and math.prod(w.shape[2:]) != 1:
+    if node.target is BACKWARD and w.shape[0] * math.prod(w.shape[2:]) > MOST_GRADIENTS:
         return False
     steps, pads, _, transposed, _, groups = node.args[FILTERS[node.target] + 2 :][:6]
     known = all(isinstance(n, int) for n in (*x.shape, *w.shape))
