@@ -34,7 +34,7 @@ CONSTANTS = {
     "library_algorithms": 30,
     "lower": 22,
     "masked_rows": 10,
-    "ops": 14,
+    "ops": 15,
     "rewrite": 50,
     "runtime": 50,
     "schedule": 280,
