@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lamina.capture.own import recorder
+from lamina.capture.own import flushing, recorder
 from lamina.capture.own.callable import interpreted_callable
 from lamina.record import Record
 from tests.capture.own.accidents import Lines, accident, draw
@@ -31,7 +31,7 @@ def test_a_call_that_is_interrupted_anywhere(seed: int, error: type[BaseExceptio
 
 
 def test_tensors_that_are_never_computed_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "rescue", lambda *given: None)
+    monkeypatch.setattr(flushing, "rescue", lambda *given: None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wrong = {accident("list", line, KeyboardInterrupt).wrong for line in range(3000, 6000, 150)}

@@ -17,7 +17,7 @@ import lamina
 from lamina.backends import cpu
 from lamina.base.captured import UNSEEN_RESULTS
 from lamina.capture.frame_reasons import IN_PARTS, REUSED
-from lamina.capture.own import blocks, recorder
+from lamina.capture.own import blocks, flushing
 from lamina.capture.own.callable import interpreted_callable
 from lamina.capture.own.segment import Segment
 from lamina.record import Record
@@ -234,7 +234,7 @@ def test_an_error_of_the_last_part_leaves_what_was_computed_before(drop: float) 
 
 def test_an_interrupt_between_parts_leaves_what_eager_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     model, made = Blocks(drop=0.3), []
-    part = recorder.part_of_graph
+    part = flushing.part_of_graph
 
     def interrupted(*given: Any) -> Any:
         made.append(1)
@@ -256,7 +256,7 @@ def test_an_interrupt_between_parts_leaves_what_eager_computes(monkeypatch: pyte
     function(x)
     wanted = [*kept]
     kept.clear()
-    monkeypatch.setattr(recorder, "part_of_graph", interrupted)
+    monkeypatch.setattr(flushing, "part_of_graph", interrupted)
     torch.manual_seed(2)
     with pytest.raises(KeyboardInterrupt):
         _captured(function)[0](x)
