@@ -20,7 +20,7 @@ from lamina.lower.builder import NestBuilder, Value
 from lamina.lower.context import Lowering
 from lamina.lower.positions import all_of, shape_of
 from lamina.lower.values import TensorValue, linear_view
-from lamina.lower.windows import Fixed, Number, Sliding, fixed_spans
+from lamina.lower.windows import Fixed, Number, Sliding, filter_spans
 
 __all__ = ["filter_gradient", "filtered", "filtered_backward", "has_own_filter_gradient", "is_depthwise"]
 
@@ -58,11 +58,6 @@ def is_depthwise(low: Lowering, image: TensorValue, weight: TensorValue, setting
     return 1 < prod(int(n) for n in taps) <= _MOST_TAPS
 
 
-def _spans(weight: TensorValue, settings: Sequence[Any], image: Sequence[Expr], out: Sequence[Expr]) -> list[Fixed]:
-    step, pad, dilation, *_ = settings
-    return fixed_spans(image[2:], out[2:], [int(n) for n in weight.shape[2:]], step, pad, dilation)
-
-
 def _taps(low: Lowering, node: Node, weight: TensorValue) -> TensorValue:
     """The filter in float32, one row of channels for each tap: [*taps, channels]."""
     channels, _, *taps = weight.shape
@@ -78,7 +73,7 @@ def filtered(
 ) -> TensorValue:
     """The convolution, summed in float32."""
     out = low.result(node)
-    spans = _spans(weight, settings, x.shape, out.shape)
+    spans = filter_spans(weight.shape[2:], settings, x.shape[2:], out.shape[2:])
     rows = _taps(low, node, weight)
     s = Sliding(low, node, out.shape, [span.size for span in spans], by_rows=True)
     b, channel = s.b, s.at[1]
@@ -96,7 +91,7 @@ def filtered_backward(
 ) -> TensorValue | None:
     """The gradient of the image: each element's sum over the windows that hold it; ``None`` where windows have gaps."""
     shape = shape_of(node, 0)
-    spans = _spans(weight, settings, shape, grad.shape)
+    spans = filter_spans(weight.shape[2:], settings, shape[2:], grad.shape[2:])
     if any(span.dilation != 1 for span in spans):
         return None
     out = low.result(node, 0)

@@ -21,7 +21,7 @@ from lamina.lower.builder import NestBuilder, Value, added_up
 from lamina.lower.context import Lowering
 from lamina.lower.positions import all_of, inside
 from lamina.lower.values import TensorValue, fresh_dims, linear_view
-from lamina.lower.windows import Fixed, Sliding, fixed_spans, spread
+from lamina.lower.windows import Sliding, filter_spans, spread
 from lamina.ops.few_outputs import MOST_GRADIENTS, has_few_outputs
 
 __all__ = ["few_outputs", "few_outputs_backward", "has_few_outputs_backward", "has_few_outputs_forward"]
@@ -74,18 +74,17 @@ def few_outputs(
     if _count(weight) == weight.shape[0]:
         return _added_channels(low, node, x, weight, bias, out)
     batch, _, *size = x.shape
-    count, pixels = _count(weight), prod(size)
-    made = _buffer(low, node, "planes", x, [batch, count, pixels])
-    _product(low, node, _by_taps(low, node, weight, batch), _image(x), made)
+    spans = filter_spans(weight.shape[2:], settings, size, out.shape[2:])
+    made = _buffer(low, node, "planes", x, [batch, _count(weight), prod(size)])
+    low.library(node, "aten.bmm.default", (_by_taps(low, node, weight, batch), _view_of(x)), {}, (made,), _REASON)
     planes = _unfolded(made, weight, size)
-    spans = _spans(weight, settings, size, out.shape[2:])
     s = Sliding(low, node, out.shape, [span.size for span in spans])
     values = []
     for number in s.numbers:
         places = [span.place(at, j) for span, at, j in zip(spans, s.inner, number, strict=True)]
         values.append(s.b.load(planes, [*s.outer, *map(as_expr, number), *places], s.valid(spans, number), 0))
     value = s.total("add", values)
-    s.b.store(out, value if bias is None else value + s.b.load(bias, [s.at[1]]).to(_KIN), s.at)
+    s.b.store(out, value if bias is None else value + s.b.load(bias, [s.at[1]]), s.at)
     low.finish(s.b)
     return out
 
@@ -184,7 +183,7 @@ def _by_taps(low: Lowering, node: Node, weight: TensorValue, batch: Expr) -> Buf
     dims = fresh_dims([outputs, *taps, inputs])
     b.store(
         rows.view([d.extent for d in dims], [_number(dims[:-1]), as_expr(dims[-1])]),
-        b.load(weight, [o, c, *at]).to(_KIN),
+        b.load(weight, [o, c, *at]),
     )
     low.finish(b)
     return BufferView(rows.buffer, (batch, *rows.shape), (as_expr(0), inputs, as_expr(1)), as_expr(0))
@@ -204,13 +203,6 @@ def _number(dims: Sequence[Axis]) -> Expr:
     for dim in dims:
         number = number * dim.extent + as_expr(dim)
     return number
-
-
-def _image(x: TensorValue) -> BufferView:
-    """The image as matrices of channels by pixels."""
-    view = _view_of(x)
-    assert view is not None
-    return view
 
 
 def _view_of(x: TensorValue) -> BufferView | None:
@@ -234,10 +226,6 @@ def _channels_innermost(x: TensorValue) -> bool:
     return view is not None and view.strides[1] == 1 and view.strides[2] != 1
 
 
-def _product(low: Lowering, node: Node, left: BufferView, right: BufferView, out: TensorValue) -> None:
-    low.library(node, "aten.bmm.default", (left, right), {}, (out,), _REASON)
-
-
 def _buffer(low: Lowering, node: Node, what: str, like: TensorValue, shape: Sequence[Expr]) -> TensorValue:
     return low.buffer(f"{node.name}_{what}", _KIN, shape, device=low.buffers[like.buffer].device)
 
@@ -245,8 +233,3 @@ def _buffer(low: Lowering, node: Node, what: str, like: TensorValue, shape: Sequ
 def _count(weight: TensorValue) -> Expr:
     """Outputs times taps."""
     return prod([weight.shape[0], *weight.shape[2:]])
-
-
-def _spans(weight: TensorValue, settings: Sequence[Any], size: Sequence[Expr], out: Sequence[Expr]) -> list[Fixed]:
-    step, pad, dilation, *_ = settings
-    return fixed_spans(size, out, [int(n) for n in weight.shape[2:]], step, pad, dilation)

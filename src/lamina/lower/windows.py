@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch.fx import Node
 
@@ -26,6 +26,7 @@ __all__ = [
     "Single",
     "Sliding",
     "Span",
+    "filter_spans",
     "fixed_spans",
     "spread",
 ]
@@ -217,6 +218,14 @@ def fixed_spans(
     steps = spread(step, rank) if isinstance(step, int) or len(step) else sizes
     rows = zip(sizes, steps, spread(pad, rank), spread(dilation, rank), source, result, strict=True)
     return [Fixed(n, move, edge, gap, of, to, ceil_mode, padded) for n, move, edge, gap, of, to in rows]
+
+
+def filter_spans(
+    taps: Sequence[Expr], settings: Sequence[Any], source: Sequence[Expr], result: Sequence[Expr]
+) -> list[Fixed]:
+    """The windows of a filter of known sizes; ``settings`` are the arguments of ``aten.convolution`` after the bias."""
+    step, pad, dilation, *_ = settings
+    return fixed_spans(source, result, [int(n) for n in taps], step, pad, dilation)
 
 
 class Sliding:

@@ -130,11 +130,13 @@ def is_of_kernels(node: Node) -> bool:
     if operands is None:
         return False
     x, w = operands
+    settings: Any = node.args[FILTERS[node.target] + 2 :][:6]
+    steps, pads, _, transposed, _, groups = settings
+    if not all(isinstance(n, int) for n in (*x.shape, *w.shape, *steps, *pads)):  # comparing a symbol adds a guard
+        return False
     if node.target is BACKWARD and w.shape[0] * math.prod(w.shape[2:]) > MOST_GRADIENTS:
         return False
-    steps, pads, _, transposed, _, groups = node.args[FILTERS[node.target] + 2 :][:6]
-    known = all(isinstance(n, int) for n in (*x.shape, *w.shape))
-    return known and has_few_outputs(x.dtype, x.shape, w.shape, steps, pads, transposed, groups)  # type: ignore[arg-type]
+    return has_few_outputs(x.dtype, x.shape, w.shape, steps, pads, transposed, groups)
 
 
 def _shuns_of_onednn(node: Node) -> bool:
